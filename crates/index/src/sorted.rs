@@ -1,13 +1,15 @@
-//! Stretches of an ordered index outside of it: sorted keys with their references, as a checkpoint holds them.
+//! Runs of an ordered index kept outside of it: sorted keys with their references, as a checkpoint holds them.
 //!
-//! Keys of eight bytes are kept as big-endian numbers, whose order is the keys' order; a piece with any other key keeps the bytes of all.
+//! Keys of eight bytes are kept as big-endian numbers, whose order is the keys' order. A piece that holds any other key
+//! keeps the bytes of all its keys.
 //!
 //! * **Thread safety.** Plain data.
-//! * **Invariant.** Keys ascend strictly; there is one reference per key. (Those that were read through a resolver only if what was read is sound.)
+//! * **Invariant.** Keys ascend strictly; there is one reference per key. (For keys that were read through a resolver,
+//!   this holds only if the entries were sound.)
 
 use crate::{Ref, Resolver};
 
-/// Entries whose keys are being loaded while a piece is filled through a resolver.
+/// Number of entries whose keys are being loaded ahead while a piece is filled through a resolver.
 const AHEAD: usize = 24;
 
 /// Sorted keys and their references.
@@ -18,7 +20,7 @@ pub struct SortedPiece {
     /// Where each key ends in `bytes`; empty while all keys are words.
     ends: Vec<usize>,
     refs: Vec<Ref>,
-    /// Some key was read through a resolver.
+    /// Whether some key was read through a resolver.
     resolved: bool,
 }
 
@@ -52,12 +54,13 @@ impl SortedPiece {
         (self.words.len() == self.refs.len()).then_some(&self.words)
     }
 
-    /// Whether some key was read through a resolver, which believes what it reads: any bytes may look like a key, of eight bytes too.
+    /// Returns whether some key was read through a resolver. A resolver does not verify what it reads: any bytes may
+    /// look like a key, even like one of eight bytes.
     pub fn is_resolved(&self) -> bool {
         self.resolved
     }
 
-    /// Key `i`; `word` is where it lies if the piece keeps numbers.
+    /// Returns key `i`. If the piece keeps numbers, `word` receives the key's bytes.
     pub fn key<'a>(&'a self, i: usize, word: &'a mut [u8; 8]) -> &'a [u8] {
         if let Some(words) = self.words() {
             *word = words[i].to_be_bytes();
@@ -67,7 +70,7 @@ impl SortedPiece {
         &self.bytes[from..self.ends[i]]
     }
 
-    /// Appends a key greater than all before.
+    /// Appends a key, which must be greater than all before it.
     pub fn push(&mut self, key: &[u8], reference: Ref) {
         match <[u8; 8]>::try_from(key) {
             Ok(word) if self.ends.is_empty() => self.words.push(u64::from_be_bytes(word)),
@@ -76,7 +79,7 @@ impl SortedPiece {
         self.refs.push(reference);
     }
 
-    /// Appends a key of eight bytes, as a big-endian number, to a piece of such keys.
+    /// Appends a key of eight bytes, given as a big-endian number. All keys of the piece must have eight bytes.
     #[inline(always)]
     pub fn push_word(&mut self, word: u64, reference: Ref) {
         debug_assert!(self.ends.is_empty(), "a piece with other keys keeps bytes");
@@ -106,9 +109,10 @@ impl SortedPiece {
     }
 }
 
-/// Where an index that is being loaded gets its keys from: pieces in ascending order.
+/// The source of the keys of an index that is being loaded: pieces in ascending order.
 pub trait PieceSource: Send {
-    /// Puts the next piece in place of `piece`, empty or not; false at the end (or when the source fails, which its owner knows).
+    /// Replaces the content of `piece` with the next piece, which may be empty. Returns false at the end (or when the
+    /// source fails, which its owner knows).
     fn next_piece(&mut self, piece: &mut SortedPiece) -> bool;
 }
 

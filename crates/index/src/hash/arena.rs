@@ -1,11 +1,11 @@
 //! Memory of the segments: large chunks from the operating system, cut into blocks that are recycled by size.
 //!
-//! * **Thread safety.** A short lock around allocation and release; neither happens on the path of a lookup, and a writer
-//!   meets it only when a segment is replaced.
-//! * **Type-stable.** Chunks go back to the operating system only when the arena is dropped, so a stale address inside a
-//!   block always leads to bucket lines.
-//! * **Footprint.** The first chunk is 64 KiB of small pages. From 2 MiB on, chunks are aligned to 2 MiB and ask for huge
-//!   pages; they grow to 1/32 of the whole, so that spare space stays below about 3 %.
+//! * **Thread safety.** A short lock around allocation and release; neither happens on the path of a lookup, and a
+//!   writer meets it only when a segment is replaced.
+//! * **Type-stable.** Chunks go back to the operating system only when the arena is dropped, so a stale address inside
+//!   a block always leads to bucket lines.
+//! * **Footprint.** The first chunk is 64 KiB of small pages. From 2 MiB on, chunks are aligned to 2 MiB and ask for
+//!   huge pages; they grow to 1/32 of the whole, so that spare space stays below about 3 %.
 
 use parking_lot::Mutex;
 use std::ptr::NonNull;
@@ -17,7 +17,7 @@ const FIRST_CHUNK: usize = 64 << 10;
 /// Block sizes are `BLOCK << class`.
 const CLASSES: usize = 32;
 
-/// Zeroed anonymous memory, given back when dropped. Holds an exposed address, since words elsewhere pack it with flags.
+/// Zeroed anonymous memory, unmapped when dropped. Holds an exposed address, since words elsewhere pack it with flags.
 #[derive(Debug)]
 pub(super) struct Mapping {
     address: usize,
@@ -25,7 +25,8 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len` bytes (rounded up to whole pages); from 2 MiB on aligned to 2 MiB and of huge pages where the system grants them.
+    /// Maps `len` bytes, rounded up to whole pages. From 2 MiB on, the mapping is aligned to 2 MiB and asks for huge
+    /// pages.
     pub(super) fn new(len: usize) -> Self {
         let huge = len >= HUGE;
         let len = len.next_multiple_of(if huge { HUGE } else { BLOCK });
@@ -48,7 +49,7 @@ impl Mapping {
         Mapping { address, len }
     }
 
-    /// Gives back the pages from `from` to `to`.
+    /// Unmaps the pages from `from` to `to`.
     fn trim(from: usize, to: usize) {
         if from < to {
             // SAFETY: the range is the unused end of a mapping made by the caller.
@@ -97,7 +98,7 @@ impl Arena {
         Arena { state: Mutex::new(State { chunks: Vec::new(), total: 0, bump: 0, end: 0, free: [const { Vec::new() }; CLASSES] }) }
     }
 
-    /// The address of a block of `BLOCK << class` bytes with arbitrary content. O(1) but for new chunks.
+    /// Returns the address of a block of `BLOCK << class` bytes with arbitrary content. O(1) except for new chunks.
     pub(super) fn allocate(&self, class: usize) -> usize {
         let mut state = self.state.lock();
         if let Some(block) = state.free[class].pop() {
@@ -112,7 +113,7 @@ impl Arena {
         block
     }
 
-    /// Takes a block back; the caller vouches that nobody uses it any more.
+    /// Takes a block back. The caller guarantees that nobody uses it any more.
     pub(super) fn release(&self, block: usize, class: usize) {
         self.state.lock().free[class].push(block);
     }

@@ -1,9 +1,10 @@
 //! Visiting all references, and the checks of every invariant.
 //!
-//! Thread safety: a visit walks position prefixes from left to right, reading one segment per prefix; a split meanwhile
-//! leaves the segment that is being read frozen with all its keys, and the walk goes on behind its prefix. Which segment comes next is asked under the directory's mutex: between the entries
-//! of two successors the second would still lead to what both replace, keys of the first with it. So
-//! every key that stays is met once. The checks want no writer active.
+//! Thread safety: a visit walks position prefixes from left to right, reading one segment per prefix. A split meanwhile
+//! leaves the segment that is being read frozen with all its keys, and the walk goes on behind its prefix. The next
+//! segment is looked up under the directory's mutex: while the entries of two successors are being stored, the second
+//! one would still lead to the segment that both replace, and with it to keys of the first one. So every key that stays
+//! is met once. The checks require that no writer is active.
 
 use super::HashTable;
 use super::directory::{POSITION_BITS, POSITIONS, Segment, end_of, home_line, is_prefix, position_of};
@@ -18,7 +19,8 @@ fn behind(position: u64, segment: Segment) -> u64 {
     end_of(position >> (POSITION_BITS - segment.depth()), segment.depth())
 }
 
-/// Calls `visit` with every reference of a segment until it returns false, which is returned. The caller has been pinned since it read the segment from the directory.
+/// Calls `visit` with every reference of a segment until it returns false; returns false then. The caller has been
+/// pinned since it read the segment from the directory.
 pub(super) fn visit_segment(segment: Segment, visit: &mut dyn FnMut(Ref) -> bool) -> bool {
     // SAFETY: the segment was read from the directory under the pin.
     for pair in unsafe { segment.all() } {
@@ -36,7 +38,8 @@ pub(super) fn visit_segment(segment: Segment, visit: &mut dyn FnMut(Ref) -> bool
 }
 
 impl<P: Protocol> HashTable<P> {
-    /// The segment of a position, one that begins there if those before were read by this, too. The caller is pinned.
+    /// The segment of a position. It begins there if the segments before it were read by this function, too. The caller
+    /// is pinned.
     pub(super) fn segment_at(&self, position: u64) -> Segment {
         let directory = self.directory.lock();
         // SAFETY: the directory's mutex is held.
@@ -60,8 +63,9 @@ impl<P: Protocol> HashTable<P> {
         self.each_segment(|_, segment| visit_segment(segment, visit));
     }
 
-    /// Appends the references of one segment to `out`, the one at `position` (0 is the first), and returns the position to go on from, if there is one. Who goes from 0
-    /// to the end meets every key that is present throughout. The caller is pinned, and stays so while it uses the references; it need not between two calls.
+    /// Appends the references of the segment at `position` (0 is the first) to `out`, and returns the position to go on
+    /// from, if there is one. A caller that goes from 0 to the end meets every key that is present throughout. The
+    /// caller is pinned and stays so while it uses the references; it need not be pinned between two calls.
     ///
     /// # Panics
     /// If `position` was not returned by a call before, or the caller is not pinned.
@@ -91,7 +95,7 @@ impl<P: Protocol> HashTable<P> {
         Ok(())
     }
 
-    /// D2, and that the published word is the owned array's.
+    /// Checks D2, and that the published word is the owned array's.
     fn check_directory(&self) -> Result<(), String> {
         let directory = self.directory.lock();
         if directory.word().0 != self.word.load(Ordering::Acquire) {

@@ -2,23 +2,25 @@
 //!
 //! # Positions instead of prefixes
 //!
-//! Plain extendible hashing splits all segments in one wave, because all hold the same number of keys; just after a wave
-//! the table is half empty. So the directory is not indexed by the hash bits u themselves but by a *position*
-//! x = u(4 − u)/4, whose density rises from 1 to 2 while x goes from 0 to 3/4 (spiral storage: Mullin 1985; the curve is close to
-//! a logarithm's). At any number of keys the segments' loads are then spread over a factor of two, splits come one by one, and the fill
-//! stays near the mean of that spread at every size, with one block size only.
+//! Plain extendible hashing splits all segments in one wave, because all hold the same number of keys; just after a
+//! wave the table is half empty. So the directory is not indexed by the hash bits u themselves but by a *position* x =
+//! u(4 − u)/4, whose density rises from 1 to 2 while x goes from 0 to 3/4 (spiral storage: Mullin 1985; the curve is
+//! close to a logarithm's). At any number of keys the segments' loads are then spread over a factor of two, splits come
+//! one by one, and the fill stays near the mean of that spread at every size, with one block size only.
 //!
-//! Positions end at 3/4, since to stretch them to 1 would cost each lookup a multiplication. So no prefix is that of the last quarter: the root's right
-//! half is the third one.
+//! Positions end at 3/4, since stretching them to 1 would cost each lookup a multiplication. So no prefix lies in the
+//! last quarter: the root's right half is the third quarter.
 //!
 //! # Thread safety
 //!
-//! Readers load the directory word and one entry. Writers of entries hold the directory's mutex (in `rebuild`): entries
-//! are stored only into the newest array. An older array's entries stay as they were when it was replaced; `mod.rs` says why that is harmless.
+//! Readers load the directory word and one entry. Writers of entries hold the directory's mutex (in `rebuild`) and
+//! store only into the newest array. The entries of an older array stay as they were when it was replaced; `mod.rs`
+//! explains why that is harmless.
 //!
 //! # Invariants
 //!
-//! * D1. A segment word holds address, local depth and geometry together, so nothing about a segment changes in two steps.
+//! * D1. A segment word holds address, local depth and geometry together, so nothing about a segment changes in two
+//!   steps.
 //! * D2. A segment of local depth d fills exactly the entries of its d-bit position prefix.
 
 use super::arena::{Arena, Mapping};
@@ -29,22 +31,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) const POSITION_BITS: u32 = 62;
 /// The end of all positions.
 pub(super) const POSITIONS: u64 = 3 << (POSITION_BITS - 2);
-/// Segments are not split below this depth; they grow instead. What is bent has 30 bits, so that deeper down few hashes are left to part.
+/// Segments at this depth are not split; they grow instead. The curve is applied to 30 bits of the hash, so deeper down
+/// few hashes are left to separate.
 pub(super) const MAX_DEPTH: u32 = 28;
-/// No directory is shallower: the root's halves have depth 1 and 2.
+/// The least depth of a directory: the root's halves have depth 1 and 2.
 pub(super) const MIN_DEPTH: u32 = 2;
 /// Pairs in the smallest segment (one arena block).
 pub(super) const BASE_PAIRS: usize = 32;
 /// Pairs that a lookup visits at most in a segment that is not wide.
 pub(super) const PROBE_PAIRS: usize = 8;
 
-// A segment word: all that is said of the segment lies below the address, whose mask then fits into an instruction.
+// Layout of a segment word. All other fields lie below the address, so that the address mask fits into an instruction.
 const ADDRESS: u64 = !0xfff;
 const CLASS: u64 = 0x1f;
 const WIDE: u64 = 0x20;
 const DEPTH_SHIFT: u32 = 6;
 const DEPTH: u64 = 0x3f;
-/// Where the pair number starts in the hash: where its bits are the pair's distance from the segment's beginning, too.
+/// Where the pair number starts in the hash. At this place its bits are also the pair's byte offset in the segment.
 const PAIR_SHIFT: u32 = PAIR_BITS;
 /// log2 of a pair's bytes.
 const PAIR_BITS: u32 = size_of::<Pair>().trailing_zeros();
@@ -62,7 +65,8 @@ pub(super) fn end_of(prefix: u64, depth: u32) -> u64 {
     ((prefix + 1) << (POSITION_BITS - depth)).min(POSITIONS)
 }
 
-/// Whether segments may have this prefix of `depth` bits: it begins among the positions, and no longer one begins and ends where it does.
+/// Whether segments may have this prefix of `depth` bits: it begins among the positions, and no deeper prefix begins
+/// and ends at the same positions.
 pub(super) fn is_prefix(prefix: u64, depth: u32) -> bool {
     prefix >> depth == 0 && prefix << (POSITION_BITS - depth) < POSITIONS && (prefix, depth) != (1, 1)
 }
@@ -80,8 +84,8 @@ pub(super) fn share_of(prefix: u64, depth: u32) -> f64 {
     inverse(end_of(prefix, depth)) - inverse(prefix << (POSITION_BITS - depth))
 }
 
-/// A segment word: where a segment lies (bits 63..12), its local depth (bits 11..6), whether lookups may visit all its pairs (bit 5), and its
-/// size class (bits 4..0). Never zero.
+/// A segment word: a segment's address (bits 63..12), its local depth (bits 11..6), whether lookups may visit all its
+/// pairs (bit 5), and its size class (bits 4..0). Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Segment(pub(super) u64);
 
@@ -121,29 +125,29 @@ impl Segment {
         self.pairs() * PAIR_SLOTS
     }
 
-    /// How many pairs the path of a key has.
+    /// The number of pairs on the path of a key.
     #[inline(always)]
     pub(super) fn path_len(self) -> usize {
         if self.wide() { self.pairs() } else { PROBE_PAIRS }
     }
 
-    /// The pair at `step` of the path of `hash`.
+    /// The number of the pair at `step` of the path of `hash`.
     #[inline(always)]
     pub(super) fn pair_number(self, hash: u64, step: usize) -> usize {
         ((hash >> PAIR_SHIFT) as usize + step) & (self.pairs() - 1)
     }
 
-    /// The home pair of `hash`, as an address.
+    /// The address of the home pair of `hash`.
     #[inline(always)]
     pub(super) fn home(self, hash: u64) -> *const Pair {
-        // Nearly all segments are of the smallest class, and every lookup comes by here.
+        // Nearly all segments are of the smallest class, and every lookup passes here.
         if self.class() == 0 {
             return self.home_in_smallest(hash);
         }
         std::ptr::with_exposed_provenance::<Pair>(self.block() + (self.pair_number(hash, 0) << PAIR_BITS))
     }
 
-    /// As [`Segment::home`], of a segment of the smallest class.
+    /// As [`Segment::home`], for a segment of the smallest class.
     #[inline(always)]
     fn home_in_smallest(self, hash: u64) -> *const Pair {
         debug_assert_eq!(self.class(), 0);
@@ -157,7 +161,8 @@ impl Segment {
     /// As [`Segment::pair`].
     #[inline(always)]
     pub(super) unsafe fn home_pair<'a>(self, hash: u64) -> &'a Pair {
-        // SAFETY: the word's block holds `pairs()` pairs of atomics, this one among them; blocks are type-stable while the arena lives.
+        // SAFETY: the word's block holds `pairs()` pairs of atomics, this one among them; blocks are type-stable while
+        // the arena lives.
         unsafe { &*self.home(hash) }
     }
 
@@ -192,7 +197,7 @@ impl Segment {
     }
 }
 
-/// The line of the pair that a key prefers.
+/// The line of its pairs that a key prefers.
 #[inline(always)]
 pub(super) fn home_line(hash: u64) -> usize {
     (hash & 1) as usize
@@ -211,7 +216,7 @@ impl Directory {
         Directory { entries: Mapping::new(size_of::<u64>() * Self::prefixes(depth)), depth }
     }
 
-    /// How many prefixes of `depth` bits there are.
+    /// The number of prefixes of `depth` bits.
     fn prefixes(depth: u32) -> usize {
         debug_assert!((MIN_DEPTH..=MAX_DEPTH).contains(&depth));
         3 << (depth - MIN_DEPTH)
@@ -251,7 +256,8 @@ impl Directory {
         at(prefix << (POSITION_BITS - segment_depth))..at(end_of(prefix, segment_depth))
     }
 
-    /// Lets all entries of the segment's prefix lead to it. Release: who follows an entry sees the segment built.
+    /// Makes all entries of the segment's prefix lead to it. Release: a thread that follows an entry sees the complete
+    /// segment.
     pub(super) fn set(&self, prefix: u64, segment: Segment) {
         for entry in &self.entries()[self.entries_of(prefix, segment.depth())] {
             entry.store(segment.0, Ordering::Release);
@@ -259,7 +265,8 @@ impl Directory {
     }
 }
 
-/// What readers load first: the address of the newest array, and by how many bits a position is shifted to its entry (bits 5..0).
+/// The word that readers load first: the address of the newest array, and by how many bits a position is shifted to its
+/// entry (bits 5..0).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct DirectoryWord(pub(super) u64);
 
@@ -273,8 +280,8 @@ impl DirectoryWord {
         let entries = std::ptr::with_exposed_provenance::<AtomicU64>((self.0 & !0xfff) as usize);
         // A wrapping shift takes the low six bits by itself.
         let at = position.wrapping_shr(self.0 as u32) as usize;
-        // SAFETY: a position is below POSITIONS, so the array has an entry for its prefix; a replaced array is freed only after a grace period.
-        // Acquire pairs with `Directory::set`.
+        // SAFETY: a position is below POSITIONS, so the array has an entry for its prefix; a replaced array is freed
+        // only after a grace period. Acquire pairs with `Directory::set`.
         Segment(unsafe { &*entries.add(at) }.load(Ordering::Acquire))
     }
 }

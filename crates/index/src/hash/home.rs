@@ -1,10 +1,12 @@
-//! The short way to a key's slot, for the commonest writes: of a key whose home pair alone decides where it is or goes, or that is or goes beyond it, if a full
-//! home pair has no slot of its tag.
+//! The short way to a key's slot, for the commonest writes. It serves a key whose home pair alone decides where the key
+//! is or goes. If a full home pair has no slot of the key's tag, it also serves a key that is or goes beyond that pair.
 //!
-//! The same protocol as [`super::place`], which handles every other case and is the reference: lock the home pair (or the one beyond), append, flush, install by plain
-//! stores. What differs is that most is done before the lock, as if nothing would change in between, and that the pair and slot stay in registers.
+//! The protocol is that of [`super::place`], which handles every other case and is the reference: lock the home pair
+//! (or the one beyond), append, flush, install by plain stores. The difference is that most of the work is done before
+//! the lock, as if nothing would change in between, and that pair and slot stay in registers.
 //!
-//! Thread safety: as [`super::place`]. Between [`HashTable::lock_home`] and the end of the lock nothing may panic or wait for another writer.
+//! Thread safety: as [`super::place`]. Between [`HashTable::lock_home`] and the end of the lock nothing may panic or
+//! wait for another writer.
 
 use super::directory::{Segment, home_line};
 use super::line::{LINE_SLOTS, Line, OVERFLOW, Pair, tag_of};
@@ -19,22 +21,23 @@ pub struct NearHome<'a> {
     pub(super) pair: &'a Pair,
 }
 
-/// Among [`HomeSight::slots`], but no slot: the pair is not the home pair.
+/// A bit of [`HomeSight::slots`] that stands for no slot: the pair is not the home pair.
 const BEYOND: u32 = 1 << 16;
 
-/// What was seen of a key's home pair, or one farther on, before it was locked: where the key is or goes, if nothing changes meanwhile.
+/// A key's home pair, or one farther on, as seen before it was locked: where the key is or goes if nothing changes
+/// meanwhile.
 #[derive(Clone, Copy)]
 pub struct HomeSight<'a> {
     segment: Segment,
     pair: &'a Pair,
-    /// The slots of the key's tag: one, or none. With [`BEYOND`].
+    /// The slots of the key's tag: one, or none. May include [`BEYOND`].
     slots: u32,
-    /// What that slot held, likely the key's entry; none if there is no such slot.
+    /// The reference in that slot, likely the key's entry; none if there is no such slot.
     pub seen: Ref,
 }
 
 impl<P: Protocol> HashTable<P> {
-    /// Finds the home pair of the key with this hash and starts loading it for writing. Under the caller's epoch pin.
+    /// Finds the home pair of the key with this hash and starts loading it for writing. Call under an epoch pin.
     #[inline(always)]
     pub fn near_home(&self, hash: u64) -> NearHome<'_> {
         let near = self.way_home(hash);
@@ -50,11 +53,12 @@ impl<P: Protocol> HashTable<P> {
         NearHome { segment, pair: unsafe { segment.home_pair(hash) } }
     }
 
-    /// Looks at the home pair of the key with this hash, and farther on if that is full. `None` if one pair does not decide alone, see [`HashTable::lock_home`]. `near` was found for this hash under
-    /// the caller's epoch pin, which lives.
+    /// Looks at the home pair of the key with this hash, and farther on if that pair is full. `None` if no single pair
+    /// decides, see [`HashTable::lock_home`]. `near` was found for this hash under the epoch pin that the caller still
+    /// holds.
     ///
-    /// The entry that is likely the key's is not asked for: whoever writes meets it in the shadow of a flush, while a prefetch that also misses the address
-    /// translation holds up what comes before (`docs/adr/0010`).
+    /// The entry that is likely the key's is not prefetched. A writer reads it in the shadow of a flush, while a
+    /// prefetch that also misses the address translation delays the work before it (`docs/adr/0010`).
     #[inline(always)]
     pub fn sight_home<'a>(&'a self, near: NearHome<'a>, hash: u64) -> Option<HomeSight<'a>> {
         let NearHome { segment, pair } = near;
@@ -70,11 +74,11 @@ impl<P: Protocol> HashTable<P> {
         (slots & (slots - 1) == 0 && seen.is_some()).then_some(HomeSight { segment, pair, slots, seen })
     }
 
-    /// As [`HashTable::sight_home`], where the home pair has neither a slot of the key's tag nor room: the only slot of it on the rest of the path, or else the first pair with
-    /// room there.
+    /// As [`HashTable::sight_home`], where the home pair has neither a slot of the key's tag nor room. Sees the only
+    /// slot of the tag on the rest of the path, or else the first pair with room there.
     #[inline(never)]
     fn sight_beyond(&self, segment: Segment, hash: u64) -> Option<HomeSight<'_>> {
-        // A wide segment's path is all of it.
+        // The path of a wide segment covers all its pairs.
         if segment.wide() {
             return None;
         }
@@ -106,8 +110,9 @@ impl<P: Protocol> HashTable<P> {
         found.or(room)
     }
 
-    /// Locks the pair of a sight beyond the home pair, as [`HashTable::lock_home`] does. The path is gone again: what is found under the key's latch stays so but for
-    /// collectors, which may replace references, until the pair is locked; as in [`super::place`].
+    /// Locks the pair of a sight beyond the home pair, as [`HashTable::lock_home`] does. The path is walked again. What
+    /// is found under the key's latch stays so until the pair is locked, except that collectors may replace references,
+    /// as in [`super::place`].
     #[inline(never)]
     fn lock_beyond<'a>(&'a self, sight: &HomeSight<'_>, hash: u64) -> bool {
         let segment = sight.segment;
@@ -130,9 +135,12 @@ impl<P: Protocol> HashTable<P> {
         here
     }
 
-    /// Locks the pair that was seen if it decides alone and is as it was seen: one slot of the key's tag, with the same reference, or none, and none of its tag elsewhere
-    /// on the path. False, with nothing locked, in every other case. The sight is this key's and was taken under the caller's epoch pin; the caller holds the key's latch, so that nobody
-    /// else inserts or removes the key.
+    /// Locks the pair that was seen if it decides alone and is unchanged: it has one slot of the key's tag with the
+    /// same reference, or none, and the rest of the path has no slot of the tag. Returns false, with nothing locked, in
+    /// every other case.
+    ///
+    /// The sight is this key's and was taken under the caller's epoch pin. The caller holds the key's latch, so that
+    /// nobody else inserts or removes the key.
     #[inline(always)]
     pub fn lock_home(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
         let &HomeSight { segment, pair, slots, seen } = sight;
@@ -171,7 +179,8 @@ impl<P: Protocol> HashTable<P> {
         self.counter.add(1u64.wrapping_neg());
     }
 
-    /// Installs `new` where no slot had the key's tag, and ends the lock. False, with nothing changed, if there is no room: insert then.
+    /// Installs `new` where no slot had the key's tag, and ends the lock. Returns false, with nothing changed, if there
+    /// is no room: the caller then inserts.
     #[inline(always)]
     pub fn insert_home(&self, sight: &HomeSight<'_>, hash: u64, new: Ref) -> bool {
         let mut held = sight.pair.resume();
@@ -183,7 +192,8 @@ impl<P: Protocol> HashTable<P> {
         put
     }
 
-    /// The place that [`HashTable::lock_home`] locked, for whoever ends the lock otherwise: see [`crate::Index::install_locked`].
+    /// The place that [`HashTable::lock_home`] locked, for a caller that ends the lock in another way: see
+    /// [`crate::Index::install_locked`].
     #[inline(always)]
     pub fn home_token(&self, sight: &HomeSight<'_>) -> Token {
         const { assert!(align_of::<Line>() > LINE_SLOTS) };
@@ -193,7 +203,7 @@ impl<P: Protocol> HashTable<P> {
 }
 
 impl HomeSight<'_> {
-    /// Line and number of the slot.
+    /// The slot's line and its number in that line.
     #[inline(always)]
     fn place(&self) -> (usize, usize) {
         let slot = self.slots.trailing_zeros() as usize % 16;
@@ -212,22 +222,22 @@ mod tests {
     use hither_sync::epoch;
     use std::collections::BTreeMap;
 
-    /// What a write by the short way came to.
+    /// How a write by the short way ended.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     enum Way {
         Replaced,
         Inserted,
         Removed,
-        /// The long way is asked, nothing was changed.
+        /// The write is left to the long way; nothing was changed.
         Left,
     }
 
-    /// A write as the engine's lean path makes it; `change` comes between sight and lock.
+    /// Writes as the engine's lean path does; `change` runs between sight and lock.
     fn write_short(bench: &Bench<HashIndex>, key: Key<'_>, new: Ref, change: impl FnOnce()) -> Way {
         write_short_after(bench, key, new, || {}, change)
     }
 
-    /// As [`write_short`]; `early` comes before the sight of the pair that was found.
+    /// As [`write_short`]; `early` runs before the pair that was found is looked at.
     fn write_short_after(bench: &Bench<HashIndex>, key: Key<'_>, new: Ref, early: impl FnOnce(), change: impl FnOnce()) -> Way {
         let (index, log) = (&bench.index, &bench.log);
         let _pin = epoch::pin();
@@ -286,7 +296,8 @@ mod tests {
         }
     }
 
-    /// The lock must not be had where what was seen is no longer so: each change of the key's slot, of another slot of its tag, and of its segment.
+    /// The lock must fail where what was seen has changed: for each change of the key's slot, of another slot of its
+    /// tag, and of its segment.
     #[test]
     fn what_changes_between_sight_and_lock_is_noticed() {
         // All keys in one pair, with different tags.
@@ -318,7 +329,7 @@ mod tests {
         assert_eq!(short(fresh(), &|| {}), Way::Inserted);
         bench.check(2);
 
-        // A split freezes the pair that was found, before it was seen and afterwards.
+        // A split freezes the pair that was found, before or after the pair is looked at.
         for early in [true, false] {
             let bench = Bench::new(HashIndex::new());
             let split = |now: bool| {
@@ -333,7 +344,7 @@ mod tests {
         }
     }
 
-    /// Keys with tags of their own that all have one home pair, which the first fourteen fill.
+    /// Keys with distinct tags that all have the same home pair, which the first fourteen fill.
     fn crowd(log: &FakeLog, count: usize) -> Vec<[u8; 8]> {
         let mut tags = std::collections::HashSet::new();
         let own_tag = |key: &[u8; 8]| tags.insert(tag_of(log.hash_of(key)));
@@ -347,7 +358,7 @@ mod tests {
         let short = |key: &[u8; 8], new: Ref| write_short(&bench, bench.log.key_of(key), new, || {});
         for way in [Way::Inserted, Way::Replaced, Way::Removed, Way::Inserted] {
             for i in 0..keys.len() {
-                // Those in the home pair go last: until then it is full.
+                // Keys in the home pair are removed last: until then it is full.
                 let key = if way == Way::Removed { &keys[keys.len() - 1 - i] } else { &keys[i] };
                 let new = if way == Way::Removed { Ref::NONE } else { bench.log.append(key) };
                 assert_eq!(short(key, new), way);
@@ -357,7 +368,7 @@ mod tests {
         }
     }
 
-    /// An index whose keys 0 to 13 fill the home pair of all, 14 to 27 the next one.
+    /// An index in which keys 0 to 13 fill the home pair of all keys, and 14 to 27 the next pair.
     struct Crowded {
         bench: Bench<HashIndex>,
         keys: Vec<[u8; 8]>,
@@ -386,7 +397,7 @@ mod tests {
             }
         }
 
-        /// Writes a key by the short way; `change` comes between sight and lock.
+        /// Writes a key by the short way; `change` runs between sight and lock.
         fn short(&self, key: usize, change: impl FnOnce(&Self)) -> Way {
             let (bench, key) = (&self.bench, &self.keys[key]);
             let new = bench.log.append(key);

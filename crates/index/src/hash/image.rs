@@ -1,7 +1,9 @@
-//! Images of the table, for checkpoints: the segments as they lie in memory, so that loading copies them and hashes nothing.
+//! Images of the table, for checkpoints: the segments as they lie in memory, so that loading copies them and hashes
+//! nothing.
 //!
-//! An image is a header of 16 bytes and the pairs of one segment, 128 bytes each, as `line` describes them; of the flags only OVERFLOW and HAS_LOST are
-//! kept. References are those of the log, tags and places follow from the hash function, so the reader must use the seed of the writer.
+//! An image is a header of 16 bytes and the pairs of one segment, 128 bytes each, as `line` describes them. Of the
+//! flags only OVERFLOW and HAS_LOST are kept. References are those of the log; tags and places follow from the hash
+//! function, so the reader must use the seed of the writer.
 //!
 //! | header | bytes |
 //! |---|---|
@@ -14,15 +16,17 @@
 //!
 //! # Copying while writers go on
 //!
-//! A segment's word is read under the directory's mutex, under which all successors of a segment are published at once: so the images cover every
-//! position exactly once, whatever splits go on. Each pair is copied under its lock, or is frozen and does not change; keys do not move inside a
-//! segment. So what is copied for a key is what it had at some moment during the call (the argument is that of a lookup, see the parent module).
+//! A segment's word is read under the directory's mutex, under which all successors of a segment are published at once.
+//! So the images cover every position exactly once, whatever splits go on. Each pair is copied under its lock, or is
+//! frozen and does not change; keys do not move inside a segment. So the reference copied for a key is one that the key
+//! had at some moment during the call (the argument is that of a lookup, see the parent module).
 //!
-//! # What could not be read
+//! # References whose keys could not be read
 //!
-//! Of a reference whose key could not be read each successor of its segment has a copy ([`super::rebuild`]). A table counts it once, so one that is made of images does, too: it looks for references that are there
-//! twice among those of segments with HAS_LOST. (An image counts all. Where one
-//! copy has been overwritten meanwhile, the other is nobody's, and counts as one more after the next load.)
+//! Each successor of a segment gets a copy of a reference whose key could not be read ([`super::rebuild`]). A table
+//! counts such a reference once, and so must a table that is made of images: it looks for references that occur twice
+//! among the segments with HAS_LOST. (An image counts all copies. Where one copy has been overwritten meanwhile, the
+//! other belongs to nobody and counts as one more key after the next load.)
 
 use super::check::visit_segment;
 use super::directory::{MAX_DEPTH, POSITION_BITS, POSITIONS, Segment, end_of, is_prefix};
@@ -36,9 +40,9 @@ use hither_sync::epoch;
 pub const HEADER_BYTES: usize = 16;
 /// Bytes of a pair.
 pub const PAIR_BYTES: usize = size_of::<Pair>();
-/// Size classes beyond this are not believed.
+/// The largest size class that is accepted from an image.
 const MAX_CLASS: u8 = 24;
-/// Of a line's first word: the tags, and the flags that are kept.
+/// The bits of a line's first word that are kept: the tags, and some flags.
 const KEPT: u64 = 0x00ff_ffff_ffff_ffff | OVERFLOW | HAS_LOST;
 
 /// An image that no table writes.
@@ -50,13 +54,13 @@ pub struct BadImage;
 pub struct Images {
     segments: Vec<(u64, Segment)>,
     keys: u64,
-    /// What is in segments of which some references may be in others, too.
+    /// The references of segments that may share references with other segments.
     shared: Vec<Ref>,
 }
 
 impl<P: Protocol> HashTable<P> {
-    /// Appends images of the segments from `position` on to `out` until it holds `bytes` or the end is reached. Returns the next position, `None` at
-    /// the end, and the number of keys copied. The first position is 0.
+    /// Appends images of the segments from `position` on to `out` until it holds `bytes` or the end is reached. Returns
+    /// the next position, `None` at the end, and the number of keys copied. The first position is 0.
     pub fn copy_images(&self, mut position: u64, bytes: usize, out: &mut Vec<u8>) -> (Option<u64>, u64) {
         let mut keys = 0;
         while out.len() < bytes {
@@ -79,10 +83,11 @@ impl<P: Protocol> HashTable<P> {
         (Some(position), keys)
     }
 
-    /// Rebuilds the segments of a stretch of images, leaving out the references that `keep` rejects. Several threads may do so at once.
+    /// Rebuilds the segments of a run of images, leaving out the references that `keep` rejects. Several threads may do
+    /// so at once.
     ///
     /// # Errors
-    /// [`BadImage`]; what was rebuilt is given back with the table.
+    /// [`BadImage`]; blocks that were allocated so far are released when the table is dropped.
     pub fn rebuild_images(&self, mut images: &[u8], into: &mut Images, mut keep: impl FnMut(Ref) -> bool) -> Result<(), BadImage> {
         while !images.is_empty() {
             let (header, rest) = images.split_first_chunk::<HEADER_BYTES>().ok_or(BadImage)?;
@@ -154,7 +159,7 @@ impl<P: Protocol> HashTable<P> {
     }
 }
 
-/// How many of them are there before.
+/// Returns how many of the references repeat another one.
 fn copies_among(mut refs: Vec<Ref>) -> u64 {
     let all = refs.len();
     refs.sort_unstable();
@@ -162,9 +167,10 @@ fn copies_among(mut refs: Vec<Ref>) -> u64 {
     (all - refs.len()) as u64
 }
 
-/// Appends a pair as it is at one moment; returns its keys.
+/// Appends a pair as it is at one moment; returns the number of its keys.
 fn copy_pair(pair: &Pair, out: &mut Vec<u8>) -> u64 {
-    // A frozen pair does not change any more. (It would, were it thawed: after a panic in the midst of a rebuild, or by `reserve`, which nobody calls for a table in use.)
+    // A frozen pair does not change any more. (It would if it were thawed: after a panic in the middle of a rebuild, or
+    // by `reserve`, which nobody calls for a table in use.)
     let held = pair.lock(true);
     let mut keys = 0;
     for line in &pair.lines {
@@ -181,7 +187,7 @@ fn copy_pair(pair: &Pair, out: &mut Vec<u8>) -> u64 {
     keys
 }
 
-/// Fills a pair that nobody else can reach; returns its keys.
+/// Fills a pair that nobody else can reach; returns the number of its keys.
 #[inline(always)]
 fn restore_pair(pair: &Pair, image: &[u8], keep: &mut impl FnMut(Ref) -> bool) -> u64 {
     let word = |i: usize| u64::from_le_bytes(image[i * 8..i * 8 + 8].try_into().expect("eight bytes"));
@@ -191,7 +197,8 @@ fn restore_pair(pair: &Pair, image: &[u8], keep: &mut impl FnMut(Ref) -> bool) -
         let mut meta = word(at) & KEPT;
         for slot in 0..LINE_SLOTS {
             let mut reference = Ref(word(at + 1 + slot));
-            // A tag without a reference, or the reverse, no table has at rest (L1); what is rejected leaves a free slot.
+            // No table at rest has a tag without a reference, or the reverse (L1). A rejected reference leaves a free
+            // slot.
             if reference.is_none() || tag_at(meta, slot) == 0 || !keep(reference) {
                 reference = Ref::NONE;
                 meta = with_tag(meta, slot, 0);

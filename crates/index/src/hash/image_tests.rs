@@ -1,4 +1,4 @@
-//! Images of tables: made, loaded, refused, and taken while writers go on.
+//! Images of tables: made, loaded, refused, and copied while writers go on.
 
 use super::image;
 use super::tests::Damaged;
@@ -21,7 +21,7 @@ fn images_of(index: &HashIndex, bytes: usize) -> (Vec<Vec<u8>>, u64) {
     (stretches, keys)
 }
 
-/// A table made of images; every other stretch by a second thread.
+/// A table made of images; a second thread builds every other stretch.
 fn table_of(stretches: &[Vec<u8>], keep: impl Fn(Ref) -> bool + Sync) -> Result<HashIndex, image::BadImage> {
     let table = HashIndex::new();
     let build = |start: usize| {
@@ -73,7 +73,7 @@ fn images_of_no_table_are_refused() {
     }
     let (stretches, _) = images_of(&bench.index, 1);
     assert!(table_of(&stretches, |_| true).is_ok());
-    // A segment is missing, or comes twice, or is cut, or its header is nonsense.
+    // A segment is missing, occurs twice or is cut off, or its header is nonsense.
     assert!(table_of(&stretches[1..], |_| true).is_err());
     assert!(table_of(&[&stretches[..], &stretches[..1]].concat(), |_| true).is_err());
     for (at, byte) in [(0, 0xff), (4, 0xff), (5, 1), (5, 0xff), (6, 2), (7, 1), (8, 1)] {
@@ -86,7 +86,7 @@ fn images_of_no_table_are_refused() {
     assert!(table_of(&cut, |_| true).is_err());
 }
 
-/// The images of a table with these prefixes, without keys.
+/// The images of a table that has these prefixes and no keys.
 fn empty_images(prefixes: &[(u32, u8)]) -> Vec<Vec<u8>> {
     let (root, _) = images_of(&HashIndex::new(), 1);
     let headed = |&(prefix, depth): &(u32, u8)| {
@@ -124,7 +124,8 @@ fn images_cover_three_quarters() {
     }
 }
 
-/// While writers split segments everywhere, images hold every key that stays, once, with a reference that it had.
+/// While writers split segments everywhere, images hold every key that stays exactly once, with a reference that it
+/// had.
 #[test]
 fn images_taken_under_writers_hold_what_stays() {
     let bench = Bench::new(HashIndex::new());
@@ -163,7 +164,7 @@ fn images_taken_under_writers_hold_what_stays() {
     });
 }
 
-/// A log that counts how often it is asked about an entry, and how often while the segment of its key is frozen.
+/// A log that counts how often it is asked about an entry, before and while the segment of the entry's key is frozen.
 struct Asked<'a> {
     bench: &'a Bench<HashIndex>,
     before: AtomicU64,
@@ -190,7 +191,8 @@ impl Resolver for Asked<'_> {
     }
 }
 
-/// Regression: a split verified all entries of its segment, values included, while writers of the segment waited for it.
+/// Regression: a split verified all entries of its segment, values included, while writers of the segment waited for
+/// it.
 #[test]
 fn what_is_loaded_is_verified_before_its_segment_is_frozen() {
     const KEYS: u64 = 2000;
@@ -209,7 +211,7 @@ fn what_is_loaded_is_verified_before_its_segment_is_frozen() {
     bench.check(3 * KEYS as usize);
 }
 
-/// Regression: what could not be read when segments were divided counted once for each copy after a reload.
+/// Regression: unreadable entries of segments that were divided were counted once for each copy after a reload.
 #[test]
 fn copies_of_what_cannot_be_read_count_once() {
     const KEYS: u32 = 5000;

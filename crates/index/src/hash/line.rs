@@ -12,10 +12,11 @@
 //!
 //! # Invariants
 //!
-//! * L1. Tag 0 means that the slot is free; a used slot's tag is that of its key's hash. Under the lock, tag 0 ⇔ reference 0.
-//! * L2. A slot's reference is written before its tag appears and cleared after its tag has gone: whoever sees a tag and
-//!   then a reference of zero, or of another key, has met a change under way and goes on.
-//! * L3. FROZEN is set under the lock and stays until the block is built anew: from then on the pair does not change.
+//! * L1. Tag 0 means that the slot is free; a used slot's tag is that of its key's hash. Under the lock, tag 0 ⇔
+//!   reference 0.
+//! * L2. A slot's reference is written before its tag appears and cleared after its tag has gone. A reader that sees a
+//!   tag and then a reference of zero, or of another key, has met a change under way and goes on.
+//! * L3. FROZEN is set under the lock and stays until the block is rebuilt: while it is set, the pair does not change.
 //! * L4. OVERFLOW is set while the pair is full, before a key of its path is put farther away, and stays.
 
 use hither_sync::prefetch_write;
@@ -43,7 +44,8 @@ const TAG_ONES: u64 = 0x0001_0101_0101_0101;
 const TAG_HIGHS: u64 = 0x0080_8080_8080_8080;
 const TAG_LOWS: u64 = 0x007f_7f7f_7f7f_7f7f;
 
-/// The bits of a hash that its tag is made of: they decide neither on the segment nor, in one of fewer than 2¹⁸ pairs, on the pair.
+/// The bits of a hash that form its tag. They select neither the segment nor, in a segment of fewer than 2¹⁸ pairs, the
+/// pair.
 pub(super) const TAG_BITS: u64 = 0xff << TAG_SHIFT;
 const TAG_SHIFT: u32 = 24;
 
@@ -53,32 +55,34 @@ pub(super) fn tag_of(hash: u64) -> u64 {
     ((hash & TAG_BITS) >> TAG_SHIFT).max(1)
 }
 
-/// The slots of a line whose tag is `tag`, one bit per slot at the top of its byte. Exact: no borrow runs between bytes.
+/// The slots of a line whose tag is `tag`, one bit per slot at the top of its byte. Exact: no borrow runs between
+/// bytes.
 #[inline(always)]
 pub(super) fn matches(meta: u64, tag: u64) -> u64 {
     let differs = meta ^ (tag * TAG_ONES);
     !(((differs & TAG_LOWS) + TAG_LOWS) | differs) & TAG_HIGHS
 }
 
-/// The slots of a pair whose tag is `tag`, one bit each, that of line `l`'s slot `s` at `8·l + s`: its reference is the pair's word
-/// `1 + 8·l + s`.
+/// The slots of a pair whose tag is `tag`, one bit each. Slot `s` of line `l` has bit `8·l + s`; its reference is word
+/// `1 + 8·l + s` of the pair.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 #[inline(always)]
 fn matches_in_pair(metas: [u64; 2], tag: u64) -> u32 {
-    // Brings bit 8·s of a word to bit 49 + s; no two bits meet on the way.
+    // Moves bit 8·s of a word to bit 49 + s; no two bits meet on the way.
     const GATHER: u64 = 0x0002_0408_1020_4080;
     let [first, second] = metas.map(|meta| ((matches(meta, tag) >> 7).wrapping_mul(GATHER) >> 49 & 0x7f) as u32);
     first | second << 8
 }
 
-/// As [`matches_in_pair`], of a tag that is in all bytes of `tags`, in four instructions after the lines have come. A processor has room for about a hundred instructions that wait for
-/// data, and with fewer of them per lookup it overlaps more lookups.
+/// As [`matches_in_pair`], for a tag that fills all bytes of `tags`: four instructions once the lines have arrived. A
+/// processor has room for about a hundred instructions that wait for data; the fewer of them a lookup needs, the more
+/// lookups overlap.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn matches_in(pair: &Pair, tags: __m128i) -> u32 {
     let equal: u32;
-    // SAFETY: reads the 16 tag bytes of a pair, which is there, in two aligned loads of 8 bytes each, as the atomic loads of the two words
-    // would; writes only the registers listed.
+    // SAFETY: reads the 16 tag bytes of a live pair in two aligned loads of 8 bytes each, as the atomic loads of the
+    // two words would; writes only the registers listed.
     unsafe {
         std::arch::asm!(
             "movq {words}, [{pair}]",
@@ -95,12 +99,14 @@ fn matches_in(pair: &Pair, tags: __m128i) -> u32 {
     equal & PAIR_BITS
 }
 
-/// The tag of a hash in all bytes. Made where it is needed, without any general register: of the instructions that write one a processor holds
-/// half as many as of all (`docs/adr/0010`).
+/// Returns the tag of a hash in all bytes. It is computed where it is needed and without a general register: a
+/// processor can hold only half as many instructions that write a general register as instructions in all
+/// (`docs/adr/0010`).
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn tags_of(hash: u64) -> __m128i {
-    // The fourth byte of the hash, as below the last of four words that have each byte twice.
+    // The tag is the fourth byte of the hash: below, each byte is doubled, and the last of the first four words is
+    // taken.
     const { assert!(TAG_SHIFT == 24) };
     // SAFETY: every processor of this architecture has these instructions.
     unsafe {
@@ -110,16 +116,16 @@ fn tags_of(hash: u64) -> __m128i {
     }
 }
 
-/// The slots in what [`matches_in_pair`] returns.
+/// All slot bits in the result of [`matches_in_pair`].
 const PAIR_BITS: u32 = 0x7f7f;
 
-/// The free slots of a line, as [`matches`].
+/// The free slots of a line, in the form of [`matches`].
 #[inline(always)]
 pub(super) fn free_slots(meta: u64) -> u64 {
     matches(meta, 0)
 }
 
-/// The slot of the lowest bit in a set that is not empty.
+/// The slot of the lowest bit of a set, which must not be empty.
 #[inline(always)]
 pub(super) fn first_slot(set: u64) -> usize {
     (set.trailing_zeros() >> 3) as usize
@@ -154,8 +160,8 @@ pub(super) struct Pair {
 const _: () = assert!(size_of::<Line>() == 64 && size_of::<Pair>() == 128);
 
 impl Pair {
-    /// Locks the pair; `None` if it is frozen (and `heed_frozen`, which only a planted bug leaves out). Spins while another writer
-    /// holds it: a few stores long, or over the append and the fence of a write (`place`).
+    /// Locks the pair; `None` if it is frozen (and `heed_frozen`, which only a planted bug leaves out). Spins while
+    /// another writer holds it: for a few stores, or for the append and the fence of a write (`place`).
     #[inline(always)]
     pub(super) fn lock(&self, heed_frozen: bool) -> Option<Held<'_>> {
         let word = &self.lines[0].meta;
@@ -173,7 +179,7 @@ impl Pair {
         }
     }
 
-    /// As [`Pair::lock`], but `None` also if another writer holds it, this thread included. Never waits.
+    /// As [`Pair::lock`], but also `None` if a writer holds it, even this thread. Never waits.
     #[inline(always)]
     pub(super) fn try_lock(&self, heed_frozen: bool) -> Option<Held<'_>> {
         let word = &self.lines[0].meta;
@@ -184,7 +190,7 @@ impl Pair {
         word.compare_exchange(meta, meta | LOCK, Ordering::Acquire, Ordering::Relaxed).ok().map(|meta| Held { pair: self, meta })
     }
 
-    /// The lock that the caller took earlier with [`Pair::lock`] and kept through [`Held::keep`].
+    /// Takes up the lock that the caller took earlier with [`Pair::lock`] and kept with [`Held::keep`].
     #[inline(always)]
     pub(super) fn resume(&self) -> Held<'_> {
         let meta = self.lines[0].meta.load(Ordering::Relaxed);
@@ -192,7 +198,7 @@ impl Pair {
         Held { pair: self, meta: meta & !LOCK }
     }
 
-    /// Starts loading both lines: the first carries the lock, and whoever writes looks at the tags of both.
+    /// Starts loading both lines: the first one carries the lock, and every writer looks at the tags of both.
     #[inline(always)]
     pub(super) fn prefetch_for_write(&self) {
         prefetch_write(&raw const self.lines[0]);
@@ -209,15 +215,15 @@ impl Pair {
         }
     }
 
-    /// Lets writers in again, when the replacement of a frozen segment was given up. Only for the thread that froze it.
+    /// Lets writers in again after the replacement of a frozen segment was given up. Only for the thread that froze it.
     pub(super) fn thaw(&self) {
         // Nobody else writes a frozen pair's flags.
         let word = &self.lines[0].meta;
         word.store(word.load(Ordering::Relaxed) & !FROZEN, Ordering::Release);
     }
 
-    /// The slots of this tag, numbered as [`matches_in_pair`] does. Acquire, as all that reads tags: it pairs with the release of the tag, so
-    /// that the slot's reference is visible (L2).
+    /// The slots of this tag, numbered as in [`matches_in_pair`]. Acquire, as for every read of tags: it pairs with the
+    /// release of the tag, so that the slot's reference is visible (L2).
     #[inline(always)]
     pub(super) fn slots(&self, tag: u64) -> u32 {
         #[cfg(target_arch = "x86_64")]
@@ -227,7 +233,7 @@ impl Pair {
         matches_in_pair([0, 1].map(|line: usize| self.lines[line].meta.load(Ordering::Acquire)), tag)
     }
 
-    /// As [`Pair::slots`], of the tag of `hash`.
+    /// As [`Pair::slots`], for the tag of `hash`.
     #[inline(always)]
     pub(super) fn slots_of(&self, hash: u64) -> u32 {
         #[cfg(target_arch = "x86_64")]
@@ -247,7 +253,7 @@ impl Pair {
         unsafe { self.word_at(slot) }.load(Ordering::Acquire)
     }
 
-    /// Changes what a slot refers to, with the pair locked.
+    /// Changes a slot's reference. The caller holds the pair's lock.
     ///
     /// # Safety
     /// As [`Pair::reference_at`].
@@ -273,22 +279,24 @@ impl Pair {
     }
 }
 
-/// A locked pair. Must be unlocked by [`Held::unlock`] or [`Held::freeze`]; nothing between can panic.
+/// A locked pair. Must be unlocked by [`Held::unlock`] or [`Held::freeze`]; no code in between can panic.
 #[must_use]
 pub(super) struct Held<'a> {
     pair: &'a Pair,
-    /// The meta word of line 0 as it shall be after the lock's end.
+    /// The meta word of line 0 as it will be after the lock's end.
     meta: u64,
 }
 
 impl Held<'_> {
-    /// Ends the lock. Release: the changes are visible to the next holder and to readers that see them through this word.
+    /// Ends the lock. Release: the changes are visible to the next holder and to readers that see them through this
+    /// word.
     #[inline(always)]
     pub(super) fn unlock(self) {
         self.pair.lines[0].meta.store(self.meta, Ordering::Release);
     }
 
-    /// Keeps the lock beyond this value's life; [`Pair::resume`] takes it up again. Nothing was changed so far.
+    /// Keeps the lock beyond this value's life; [`Pair::resume`] takes it up again. The holder has changed nothing so
+    /// far.
     #[inline(always)]
     pub(super) fn keep(self) {}
 
@@ -298,7 +306,7 @@ impl Held<'_> {
         self.meta & OVERFLOW != 0
     }
 
-    /// The slots of `line` with this tag (0: the free ones), as [`matches`].
+    /// The slots of `line` with this tag (0: the free ones), in the form of [`matches`].
     #[inline(always)]
     pub(super) fn slots(&self, line: usize, tag: u64) -> u64 {
         matches(self.meta_of(line), tag)
@@ -310,7 +318,7 @@ impl Held<'_> {
         self.slots(0, 0) | self.slots(1, 0) != 0
     }
 
-    /// What a slot refers to.
+    /// The reference in a slot.
     #[inline(always)]
     pub(super) fn reference(&self, line: usize, slot: usize) -> u64 {
         self.pair.lines[line].refs[slot].load(Ordering::Relaxed)
@@ -322,7 +330,7 @@ impl Held<'_> {
         self.unlock();
     }
 
-    /// Says that keys of this pair's path lie farther on (L4).
+    /// Announces that keys of this pair's path lie farther on (L4).
     #[inline(always)]
     pub(super) fn set_overflow(&mut self) {
         self.meta |= OVERFLOW;
@@ -333,7 +341,8 @@ impl Held<'_> {
         if line == 0 { self.meta } else { self.pair.lines[1].meta.load(Ordering::Relaxed) }
     }
 
-    /// Changes a tag. Line 0's becomes visible here as well as in `unlock`, so that deletes can order it before the reference.
+    /// Changes a tag. A tag of line 0 becomes visible here, not only in `unlock`, so that deletes can order it before
+    /// the reference.
     #[inline(always)]
     fn set_tag(&mut self, line: usize, slot: usize, tag: u64) {
         let meta = with_tag(self.meta_of(line), slot, tag);
@@ -376,7 +385,7 @@ impl Held<'_> {
     }
 }
 
-/// Waits a little, and gives the processor away when that does not help.
+/// Waits a little, and yields the processor when that does not help.
 #[inline]
 pub(super) fn back_off(spins: &mut u32) {
     *spins += 1;
@@ -419,7 +428,7 @@ mod tests {
             assert_eq!(matches_in_pair(metas, tag), expect, "{metas:x?} tag {tag:#x}");
             let pair = Pair { lines: metas.map(|meta| Line { meta: AtomicU64::new(meta), refs: Default::default() }) };
             assert_eq!(pair.slots(tag), expect, "{metas:x?} tag {tag:#x}");
-            // Whatever the rest of the hash is.
+            // The rest of the hash does not matter.
             let hash = random.rotate_left(11) & !TAG_BITS | tag << TAG_SHIFT;
             assert_eq!(pair.slots_of(hash), pair.slots(tag_of(hash)), "{metas:x?} hash {hash:#x}");
         }

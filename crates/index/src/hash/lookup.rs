@@ -10,10 +10,10 @@ use crate::{Index, Key, Located, Look, Ref, Resolver};
 use hither_sync::prefetch_read;
 use std::sync::atomic::Ordering;
 
-/// Keys whose cache misses `get_many` overlaps.
+/// Number of keys whose cache misses `get_many` overlaps.
 pub(super) const GROUP: usize = 16;
 
-/// A slot that holds `reference`, with the tag that was asked for.
+/// A slot that holds `reference` and the tag that was searched for.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) step: usize,
@@ -30,7 +30,7 @@ impl Place {
     }
 }
 
-/// What one line said: `Some` ends the search.
+/// Searches one line for the tag; `accept` returns true to end the search.
 #[inline(always)]
 fn scan_line(line: &Line, meta: u64, tag: u64, mut accept: impl FnMut(usize, Ref) -> bool) -> Option<(usize, Ref)> {
     let mut set = matches(meta, tag);
@@ -97,9 +97,10 @@ impl<P: Protocol> HashTable<P> {
 
     /// See [`Index::peek`]: asks about the first slot of the tag in the home pair, which holds most keys.
     ///
-    /// Kept short, with no branch on which line it is, so that the processor begins the next lookups while this one waits for the log. And a
-    /// function of its own, whose few values all stay in registers: inlined where many others live, the way to the line leads through words
-    /// that were spilled to the stack a moment ago, which costs a third of a lookup.
+    /// The function is short and does not branch on the line, so that the processor begins the next lookups while this
+    /// one waits for the log. It is not inlined, so that its few values all stay in registers. Inlined where many other
+    /// values are live, it would compute the line's address from words that were just spilled to the stack, which costs
+    /// a third of a lookup.
     #[inline(never)]
     pub(super) fn peek_home<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
         let hash = look.hash(key);
@@ -112,14 +113,15 @@ impl<P: Protocol> HashTable<P> {
         }
     }
 
-    /// As [`HashTable::peek_home`], in a segment of another class: a call away, since even a choice between two distances would need registers.
+    /// As [`HashTable::peek_home`], in a segment of another class. It is a call away, since even a choice between two
+    /// distances would need registers.
     #[cold]
     #[inline(never)]
     fn peek_large<T: Default>(segment: Segment, hash: u64, key: u64, look: impl Look<T>) -> (Ref, T) {
         Self::peek_segment(segment, hash, |found| look.look(found, key))
     }
 
-    /// As [`Index::peek`], of a key with this hash, whatever it is.
+    /// As [`Index::peek`], for any key with this hash.
     #[inline(always)]
     pub fn peek_hash<T: Default>(&self, hash: u64, look: impl FnOnce(Ref) -> Option<T>) -> (Ref, T) {
         let segment = self.segment(hash);
@@ -147,7 +149,8 @@ impl<P: Protocol> HashTable<P> {
         (Ref::NONE, T::default())
     }
 
-    /// The key's verified reference. Most keys are the first of their tag in their home pair; the rest walks the path.
+    /// Returns the key's verified reference. Most keys are the first of their tag in their home pair; for the others,
+    /// the path is walked.
     #[inline(always)]
     pub(super) fn lookup<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
         let segment = self.segment(key.hash);
@@ -165,7 +168,8 @@ impl<P: Protocol> HashTable<P> {
         self.lookup_on_path(segment, key.bytes, key.hash, resolver)
     }
 
-    /// Prefetches the entries of all slots of the key's tag in its home pair, and the next pair if the path leads there.
+    /// Prefetches the entries of all slots of the key's tag in its home pair, and the next pair if the path leads
+    /// there.
     #[inline(always)]
     pub(super) fn peek_further<R: Resolver>(&self, key: Key<'_>, resolver: &R) {
         let segment = self.segment(key.hash);
@@ -186,14 +190,15 @@ impl<P: Protocol> HashTable<P> {
         }
     }
 
-    /// Takes the key in pieces, in registers: a [`Key`] would go through memory, for every key.
+    /// Takes the key's parts in registers: a [`Key`] would go through memory, for every key.
     #[inline(never)]
     fn lookup_on_path<R: Resolver>(&self, segment: Segment, bytes: &[u8], hash: u64, resolver: &R) -> Ref {
         let place = self.walk(segment, hash, |place| resolver.matches(place.reference, bytes));
         place.map_or(Ref::NONE, |place| place.reference)
     }
 
-    /// The only slot of the key's tag, unread; or, if there are several, the one that holds the key.
+    /// Returns the only slot of the key's tag, without reading its entry; if there are several, the one that holds the
+    /// key.
     #[inline(always)]
     pub(super) fn find_candidate<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Located<Token> {
         let segment = self.segment(key.hash);
@@ -213,7 +218,7 @@ impl<P: Protocol> HashTable<P> {
         Located { token, candidate: place.map_or(Ref::NONE, |place| place.reference), verified: true }
     }
 
-    /// Looks up to [`GROUP`] keys up in three rounds: lines, log entries, comparison.
+    /// Looks up at most [`GROUP`] keys in three rounds: lines, log entries, comparison.
     pub(super) fn find_group<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {
         let mut segments = [Segment(0); GROUP];
         for (segment, key) in segments.iter_mut().zip(keys) {
@@ -230,7 +235,7 @@ impl<P: Protocol> HashTable<P> {
             }
         }
         for (found, key) in found.iter_mut().zip(keys) {
-            // The first slot of the tag mostly is the key's; if not, another one may be. No slot at all is final.
+            // The first slot of the tag is usually the key's; if not, another one may be. No slot at all is final.
             if found.is_some() && !resolver.matches(*found, key.bytes) {
                 *found = self.get(*key, resolver);
             }

@@ -1,48 +1,57 @@
 //! The hash index: extendible hashing in the manner of CCEH (Nam et al., FAST '19), in DRAM over the log.
 //!
-//! A directory indexed by a position derived from the high hash bits ([`directory`]) leads to segments of 32 pairs of cache lines
-//! ([`line`]). A line holds seven one-byte tags and seven references; keys are in the log. A key's *path* is its home pair and the
-//! following ones, for as long as the overflow flag is set, up to eight; inside a pair the home line comes first. Keys never move within a segment.
+//! A directory indexed by a position derived from the high hash bits ([`directory`]) leads to segments of 32 pairs of
+//! cache lines ([`line`]). A line holds seven one-byte tags and seven references; keys are in the log. A key's *path*
+//! is its home pair and the following pairs, for as long as the overflow flag is set, up to eight. Inside a pair the
+//! home line comes first. Keys never move within a segment.
 //!
-//! A segment that cannot take a key is replaced by two ([`rebuild`]), or, where a split would not help since the
-//! hashes are (nearly) equal, by a *wide* one: its paths visit all pairs, and it doubles in size as needed. Segments are never merged:
-//! a deleted key's slot is reused. Overflow flags stay until the segment is replaced; one that has many for nothing is built anew ([`wear`]).
+//! A segment that cannot take a key is replaced by two ([`rebuild`]). Where a split would not help because the hashes
+//! are (nearly) equal, it is replaced by a *wide* one: its paths visit all pairs, and it doubles in size as needed.
+//! Segments are never merged: a deleted key's slot is reused. Overflow flags stay until the segment is replaced. A
+//! segment with many flags that lead on for nothing is rebuilt ([`wear`]).
 //!
-//! Of a hash, bits 34 to 63 make the position, 24 to 31 the tag, 7 and up the home pair (five bits in a segment of the smallest class), bit 0 the home line.
+//! Of a hash, bits 34 to 63 determine the position, 24 to 31 the tag, 7 and up the home pair (five bits in a segment of
+//! the smallest class), and bit 0 the home line.
 //!
 //! # Thread safety
 //!
-//! Lookups take no lock. Writers wait for one pair at a time, and whoever holds several (a batch) only tries, so there is no order to respect and no deadlock; a split locks pairs of
-//! one segment in order, for ever ("frozen"), and meets another split at pair 0. The directory's mutex is held to publish
-//! only. Whoever meets a frozen pair waits until the directory leads elsewhere.
+//! Lookups take no lock. A writer waits for one pair at a time, and a writer that holds several (a batch) only tries,
+//! so there is no lock order to respect and no deadlock. A split locks the pairs of one segment in order, for ever
+//! ("frozen"); two splits of one segment meet at pair 0. A split holds the directory's mutex only to publish. A thread
+//! that meets a frozen pair waits until the directory leads elsewhere.
 //!
 //! # Why lookups are linearizable without looking at the directory again
 //!
 //! Let a lookup of key k load the directory word and then the entry E = segment S, and read S's lines afterwards.
 //!
-//! 1. S was k's segment at some moment t inside the lookup: entries are stored only into the newest array, so E is current, or its array
-//!    was replaced after the lookup loaded the directory word, and S was k's segment at that replacement.
+//! 1. S was k's segment at some moment t inside the lookup: entries are stored only into the newest array, so E is
+//!    current, or its array was replaced after the lookup loaded the directory word, and S was k's segment at that
+//!    replacement.
 //! 2. If S was not frozen when the lookup read its slots, they are current, and the lookup takes effect there.
 //! 3. If S was frozen at f, its content has not changed since, and it was k's content from f until its successor was
-//!    published at p > f: no writer can change k in between, as all of S is frozen before the first successor is reachable. The content at
-//!    max(f, t) is what the lookup read, and t ≤ max(f, t) ≤ the lookup's end. It takes effect there.
-//! 4. The epoch pin keeps S from being recycled before the lookup ends, and the entries that S refers to from being freed.
+//!    published at p > f: no writer can change k in between, as all of S is frozen before the first successor is
+//!    reachable. The content at max(f, t) is what the lookup read, and t ≤ max(f, t) ≤ the lookup's end. It takes
+//!    effect there.
+//! 4. The epoch pin keeps S from being recycled before the lookup ends, and the entries that S refers to from being
+//!    freed.
 //!
-//! A second look at the directory could only replace an answer that was right during the call by a newer one. What must *not* be done is to keep S
-//! from one call to the next (`twins.rs` plants that). Writers do need a check: see [`write`].
+//! A second look at the directory could only replace an answer that was right during the call by a newer one. A lookup
+//! must *not* keep S from one call to the next (`twins.rs` plants that bug). Writers do need a check: see [`write`].
 //!
-//! Presence: a slot's reference is visible before its tag, overflow flags before the slots that they announce (L2, L4), so a lookup that
-//! starts after an insert returned meets the key on its path.
+//! Presence: a slot's reference is visible before its tag, and overflow flags are visible before the slots that they
+//! announce (L2, L4). So a lookup that starts after an insert returned finds the key on its path.
 //!
 //! # Invariants
 //!
 //! * H1. Each key lies in one slot, on its path, in the segment that the newest directory names for its position.
-//! * H2. A block is reused only a grace period after the directory stopped leading to it, and every pair of it stays frozen until then.
+//! * H2. A block is reused only after a grace period that starts when the directory stops leading to it, and every pair
+//!   of it stays frozen until then.
 //!
 //! # Panics and crashes
 //!
-//! Nothing here survives a crash. Resolvers are called without a lock held, but for `Resolver::hash`, `is_sound` and `prefetch` during a split or a renewal: if one
-//! panics, that is undone (pairs thaw) and the index stays usable.
+//! Nothing here survives a crash. Resolvers are called without a lock held, except for `Resolver::hash`, `is_sound` and
+//! `prefetch` during a split or a renewal. If one of these panics, the replacement is undone (pairs thaw) and the index
+//! stays usable.
 
 mod arena;
 mod check;
@@ -83,7 +92,7 @@ pub type HashIndex = HashTable<Sound>;
 
 /// The hash index with a choice of protocol steps; use [`HashIndex`].
 pub struct HashTable<P: Protocol> {
-    /// The newest directory's [`DirectoryWord`]: all that lookups read here.
+    /// The newest directory's [`DirectoryWord`]: lookups read nothing else of this struct.
     word: Padded<AtomicU64>,
     counter: Counter<64>,
     /// Owns the newest directory; its lock is needed to store entries.
@@ -92,8 +101,8 @@ pub struct HashTable<P: Protocol> {
     protocol: PhantomData<P>,
 }
 
-/// Where a key was or would go: a segment word and a slot's address; zero for none. Never followed unless the directory
-/// still leads to that very segment.
+/// Where a key was or would go: a segment word and a slot's address, or zero for none. It is never followed unless the
+/// directory still leads to that very segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
     segment: u64,

@@ -1,14 +1,14 @@
 //! Locking a key's home pair before the caller flushes, and installing by plain stores afterwards.
 //!
-//! The lock is the pair's, taken by the one locked instruction that an install pays anyway, only earlier. It is held over the
-//! caller's append and fence: a writer of another key of the same pair, or a split of the segment, waits that long (a fraction of a
-//! microsecond; longer if the append opens a segment, and then waiters yield).
+//! The lock is the pair's. It is taken by the one locked instruction that an install pays anyway, only earlier. It is
+//! held over the caller's append and fence: a writer of another key of the same pair, or a split of the segment, waits
+//! that long (a fraction of a microsecond; longer if the append opens a segment, and then waiters yield).
 //!
-//! Mostly the key is in its home pair or has room there, no second slot carries its tag, and the path ends in this pair. If not, the path
-//! is searched without a lock first, and then the one pair is locked that holds the key or will take it. What that search found stays
-//! true: the key latch keeps other writers of the key away, keys never move within a segment, and while the lock is held the pair is not
-//! frozen (L3), so its segment stays current. Only a full path, a frozen pair and a cleaner that was faster are left to the unlocked protocol
-//! of [`super::write`].
+//! Usually the key is in its home pair or has room there, no second slot carries its tag, and the path ends in this
+//! pair. If not, the path is searched without a lock first, and then only the pair that holds the key or will take it
+//! is locked. The result of that search stays true: the key latch keeps other writers of the key away, keys never move
+//! within a segment, and while the lock is held the pair is not frozen (L3), so its segment stays current. Only a full
+//! path, a frozen pair and a cleaner that was faster are left to the unlocked protocol of [`super::write`].
 
 use super::directory::{Segment, home_line};
 use super::line::{Held, Line, OVERFLOW, Pair, first_slot, matches, tag_of};
@@ -18,15 +18,16 @@ use crate::{Key, Located, Ref, Resolver};
 use hither_sync::prefetch_write;
 use std::sync::atomic::Ordering;
 
-/// A copy, word by word: what a function wrote field by field just before cannot be forwarded to the wide loads of a plain copy
-/// (`docs/adr/0010`).
+/// Copies field by field: values that a function has just stored field by field cannot be forwarded to the wide loads
+/// of a plain copy (`docs/adr/0010`).
 #[inline(always)]
 pub(super) fn by_fields(Located { token: Token { segment, slot }, candidate, verified }: Located<Token>) -> Located<Token> {
     Located { token: Token { segment, slot }, candidate, verified }
 }
 
 impl<P: Protocol> HashTable<P> {
-    /// Loads the home pair for writing, and the entry of the first slot of the key's tag in its home line, which mostly is the key's.
+    /// Starts loading the home pair for writing, and the entry of the first slot of the key's tag in its home line,
+    /// which is usually the key's.
     #[inline(always)]
     pub(super) fn prepare_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Segment {
         let segment = self.segment(key.hash);
@@ -44,20 +45,21 @@ impl<P: Protocol> HashTable<P> {
         segment
     }
 
-    /// Locks the pair that holds `key` or will take it. `segment` led the directory to the key under the caller's pin: if it was
-    /// replaced since, its pairs are frozen.
+    /// Locks the pair that holds `key` or will take it. The directory led to `segment` for this key under the caller's
+    /// pin; if it was replaced since, its pairs are frozen.
     #[inline(always)]
     pub(super) fn try_lock_place<R: Resolver>(&self, segment: Segment, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
         self.lock_place_by(segment, key, resolver, |pair| pair.lock(P::heeds(Rule::HeedFrozen)))
     }
 
-    /// As [`HashTable::try_lock_place`], but never waits for another writer, nor for this thread, which may hold other places.
+    /// As [`HashTable::try_lock_place`], but never waits, neither for another writer nor for this thread, which may
+    /// hold other places.
     #[inline(always)]
     pub(super) fn try_lock_place_now<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
         self.lock_place_by(self.segment(key.hash), key, resolver, |pair| pair.try_lock(P::heeds(Rule::HeedFrozen)))
     }
 
-    /// Both of the above; `lock` locks a pair.
+    /// Common part of the two functions above; `lock` locks a pair.
     #[inline(always)]
     fn lock_place_by<'a, R: Resolver>(
         &'a self,
@@ -75,12 +77,12 @@ impl<P: Protocol> HashTable<P> {
         }
     }
 
-    /// Keeps the home pair of `key` locked if the key is there or will go there, and else unlocks it.
+    /// Keeps the home pair of `key` locked if the key is there or will go there; otherwise unlocks it.
     #[inline(always)]
     fn keep_home(&self, held: Held<'_>, segment: Segment, number: usize, key: Key<'_>) -> Option<Located<Token>> {
         let (tag, home) = (tag_of(key.hash), home_line(key.hash));
         let slots = [held.slots(home, tag), held.slots(home ^ 1, tag)];
-        // One bit per slot, the two lines' beside each other: nothing to count.
+        // One bit per slot, with the bits of the two lines next to each other: nothing has to be counted.
         let found = slots[0] | slots[1] >> 1;
         let decides = if found == 0 { held.has_room() } else { found & (found - 1) == 0 };
         if !decides || held.overflows() && self.tag_beyond_home(segment, key.hash) {
@@ -112,7 +114,8 @@ impl<P: Protocol> HashTable<P> {
         false
     }
 
-    /// As [`HashTable::try_lock_place`] where the home pair alone does not decide. The key comes in registers, for the hot path's sake.
+    /// As [`HashTable::try_lock_place`], where the home pair alone does not decide. The key is passed in registers for
+    /// the sake of the hot path.
     #[inline(never)]
     fn lock_on_path<'a, R: Resolver>(
         &'a self,
@@ -128,7 +131,7 @@ impl<P: Protocol> HashTable<P> {
         self.lock_candidate(located, lock)
     }
 
-    /// Locks the pair of a candidate if its slot still holds it.
+    /// Locks the pair of a candidate if the candidate's slot still holds it.
     pub(super) fn lock_candidate<'a>(
         &'a self,
         located: Located<Token>,
@@ -144,7 +147,7 @@ impl<P: Protocol> HashTable<P> {
         Some(located)
     }
 
-    /// Locks the first pair with room on the path of a key that is absent, as `place` would fill it.
+    /// Locks the first pair with room on the path of an absent key, the pair that `place` would fill.
     pub(super) fn lock_room<'a>(
         &'a self,
         segment: Segment,
@@ -184,8 +187,8 @@ impl<P: Protocol> HashTable<P> {
         }
     }
 
-    /// As [`HashTable::finish_place`], taking no further lock: false, with the lock ended and nothing changed, if the candidate was another
-    /// key with the same tag, and its pair is full.
+    /// As [`HashTable::finish_place`], taking no further lock. Returns false, with the lock ended and nothing changed,
+    /// if the candidate was another key with the same tag and its pair is full.
     #[inline(always)]
     pub(super) fn try_finish_place(&self, token: Token, key: Key<'_>, old: Ref, new: Ref) -> bool {
         let (pair, line, slot) = Self::locked_pair(token);
@@ -218,8 +221,8 @@ impl<P: Protocol> HashTable<P> {
         let segment = Segment(token.segment);
         let offset = token.slot as usize - segment.block();
         let (number, line, slot) = (offset / size_of::<Pair>(), offset / size_of::<Line>() % 2, offset % size_of::<Line>());
-        // SAFETY: the token was made by `try_lock_place`, `lock_room` or `home_token` from a segment of this index, under the pin that the caller still holds, and the
-        // pair's lock has kept the segment current since.
+        // SAFETY: the token was made by `try_lock_place`, `lock_room` or `home_token` from a segment of this index,
+        // under the pin that the caller still holds, and the pair's lock has kept the segment current since.
         (unsafe { segment.pair(number) }, line, slot)
     }
 }

@@ -1,7 +1,7 @@
 //! The steps of the concurrent protocol that tests can break or interrupt.
 //!
-//! [`Sound`] is what the product runs: all rules heeded and no pauses, so the compiler removes every trace. A twin with a planted
-//! bug lives in the tests (`twins.rs`) and exists only there.
+//! [`Sound`] is what the product runs: it heeds all rules and never pauses, so the compiler removes every trace of
+//! them. A twin with a planted bug exists only in the tests (`twins.rs`).
 
 /// Where a test may interrupt an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,19 +17,19 @@ pub enum Point {
 /// A step of the protocol that can be left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// A key that is put farther on is announced by overflow flags, before its slot is written.
+    /// A key that is put beyond a pair is announced by overflow flags before its slot is written.
     SetFlags,
     /// A split freezes every pair.
     FreezeAll,
-    /// Writers turn away from frozen pairs.
+    /// Writers do not write to frozen pairs.
     HeedFrozen,
     /// New segments are filled before the directory leads to them.
     FillFirst,
 }
 
-/// The protocol's steps. See the module's head.
+/// The protocol's steps. See the head of the module.
 pub trait Protocol: Send + Sync + 'static {
-    /// Whether this is done as it should be.
+    /// Whether the rule is followed.
     #[inline(always)]
     fn heeds(_rule: Rule) -> bool {
         true
@@ -40,7 +40,7 @@ pub trait Protocol: Send + Sync + 'static {
     fn pause(_point: Point) {}
 }
 
-/// The protocol as it is meant.
+/// The protocol with every rule followed.
 #[derive(Debug)]
 pub struct Sound;
 

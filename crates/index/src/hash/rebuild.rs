@@ -1,23 +1,26 @@
-//! Replacing a segment: by two halves, by a wide one, by one of the same keys ([`super::wear`]), or, when space is reserved, by many empty ones.
+//! Replacing a segment: by two halves, by a wide one, by one of the same keys ([`super::wear`]) or, when space is
+//! reserved, by many empty ones.
 //!
 //! # Steps
 //!
-//! 1. Freeze all pairs in order. Pair 0 decides between two that try. From here on writers of this segment wait, readers do not.
+//! 1. Freeze all pairs in order. Pair 0 decides between two threads that try. From here on writers of this segment
+//!    wait; readers do not.
 //! 2. Read the hashes of its keys from the log, prefetching ahead.
 //! 3. Build the successors, which nobody can reach yet.
 //! 4. Under the directory's mutex, store them in the directory, doubled if needed.
-//! 5. Give the old block back after a grace period; its pairs stay frozen until it is built anew.
+//! 5. Release the old block after a grace period; its pairs stay frozen until it is rebuilt.
 //!
-//! No lock but the segment's own is held while keys are read and moved.
+//! No lock except the segment's own pairs is held while keys are read and moved.
 //!
-//! Whether an entry is sound may take long to find out, for all of it is read then, its value too. So where the resolver does not know it at once ([`Resolver::doubts`]), a table asks before it
-//! freezes the segment; behind that only about what has come since.
+//! Finding out whether an entry is sound may take long, since the whole entry is read, including its value. So where
+//! the resolver does not know it at once ([`Resolver::doubts`]), a table asks before it freezes the segment, and
+//! afterwards only about entries that have arrived since.
 //!
 //! # Split or grow
 //!
-//! A split helps only if it parts the keys. If one side would get more than three quarters (far outside of what random hashes do), the hashes
-//! share their next bits: the segment becomes wide instead, with doubled size when it is full. So equal hashes cost neither a
-//! deep directory nor an endless loop, only long paths.
+//! A split helps only if it separates the keys. If one side would get more than three quarters of them (far beyond what
+//! random hashes do), the hashes share their next bits. The segment then becomes wide instead, with doubled size when
+//! it is full. So equal hashes cost neither a deep directory nor an endless loop, only long paths.
 
 use super::HashTable;
 use super::directory::{MAX_DEPTH, POSITION_BITS, POSITIONS, Segment, empty_segment, end_of, halves_of, home_line, position_of, share_of};
@@ -28,11 +31,11 @@ use hither_sync::epoch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Log entries that are prefetched ahead of the one whose hash is read.
+/// Number of log entries that are prefetched ahead of the one whose hash is read.
 const AHEAD: usize = 32;
-/// A new segment that holds more than this is wide: 15/16 of its slots.
+/// A new segment that holds more keys than this is wide: 15/16 of its slots.
 const NARROW_MAX: usize = 420;
-/// Keys that a reserved segment shall expect at most; random scatter stays below what a segment takes.
+/// Greatest expected number of keys in a reserved segment; random scatter stays below what a segment takes.
 const RESERVED_MAX: f64 = 382.0;
 
 /// A key on its way into a new segment.
@@ -42,13 +45,13 @@ struct Item {
     hash: u64,
 }
 
-/// A reference whose key cannot be read, so that nobody knows its hash. Each successor gets it, in the pair and with the tag that it had: who looks for its
-/// key meets it still.
+/// A reference whose key cannot be read, so that its hash is unknown. Each successor gets it, in the pair and with the
+/// tag that it had, so that a lookup of its key still reaches it.
 struct Lost {
     reference: Ref,
     tag: u64,
     pair: usize,
-    /// Pairs before it from which paths may lead to it.
+    /// Number of pairs before it from which paths may lead to it.
     run: usize,
 }
 
@@ -59,17 +62,17 @@ struct Frozen {
 }
 
 impl Frozen {
-    /// `None` if another thread is at it.
+    /// Freezes all pairs. `None` if another thread is replacing the segment.
     fn new(segment: Segment, all: bool) -> Option<Frozen> {
         // SAFETY: the caller has read the segment from the directory under its pin.
         let mut pairs = unsafe { segment.all() };
-        // All lines at once: each lock below would wait for its own line otherwise.
+        // Requests all lines at once: otherwise each lock below would wait for its own line.
         // SAFETY: as above.
         for pair in unsafe { segment.all() } {
             hither_sync::prefetch_write(pair);
         }
         pairs.next()?.lock(true)?.freeze();
-        // From here on a panic thaws what is frozen.
+        // From here on a panic thaws the frozen pairs.
         let frozen = Frozen { segment, replaced: false };
         let rest = segment.pairs() - 1 - usize::from(!all); // leaving one out is the planted bug of a twin
         for pair in pairs.take(rest) {
@@ -78,7 +81,7 @@ impl Frozen {
         Some(frozen)
     }
 
-    /// What is in the segment, with the hashes of the keys: all misses of the log overlap.
+    /// Returns the references in the segment, with the hashes of the readable keys: all misses of the log overlap.
     fn keys<R: Resolver>(&self, known: &Known, resolver: &R) -> (Vec<Item>, Vec<Lost>) {
         let slots = slots_of(self.segment);
         let (mut items, mut lost) = (Vec::with_capacity(slots.len()), Vec::new());
@@ -92,7 +95,7 @@ impl Frozen {
         (items, lost)
     }
 
-    /// A reference in a slot of the segment, to be kept without its hash.
+    /// Describes a reference in a slot of the segment that is to be kept without its hash.
     #[cold]
     fn lost(&self, number: usize, tag: u64, reference: Ref) -> Lost {
         let pairs = self.segment.pairs();
@@ -105,10 +108,11 @@ impl Frozen {
     }
 }
 
-/// What is in a segment, which the caller has read from the directory under its pin: numbers of slots, tags, references.
+/// The content of a segment, which the caller has read from the directory under its pin: slot numbers, tags,
+/// references.
 fn slots_of(segment: Segment) -> Vec<(usize, u64, Ref)> {
     let mut all = Vec::with_capacity(segment.capacity());
-    // SAFETY: as the caller says.
+    // SAFETY: by the caller's promise.
     let lines = unsafe { segment.all() }.flat_map(|pair: &Pair| &pair.lines);
     for (number, line) in lines.enumerate() {
         let meta = line.meta.load(Ordering::Acquire);
@@ -121,7 +125,7 @@ fn slots_of(segment: Segment) -> Vec<(usize, u64, Ref)> {
     all
 }
 
-/// Calls `visit` for each slot, with the entries behind it on their way.
+/// Calls `visit` for each slot, prefetching the entries of the slots that follow.
 #[inline(always)]
 fn each_prefetched<R: Resolver>(slots: &[(usize, u64, Ref)], resolver: &R, mut visit: impl FnMut(usize, u64, Ref)) {
     for (.., reference) in slots.iter().take(AHEAD) {
@@ -135,12 +139,14 @@ fn each_prefetched<R: Resolver>(slots: &[(usize, u64, Ref)], resolver: &R, mut v
     }
 }
 
-/// What was in the slots of a segment before it was frozen, and whether it is sound: so it stays, under the caller's pin. May be empty.
+/// The references that were in a segment's slots before it was frozen, and whether each is sound. Soundness does not
+/// change under the caller's pin. May be empty.
 #[derive(Default)]
 struct Known(Vec<(Ref, bool)>);
 
 impl Known {
-    /// Asks about all that is in a segment, beside its writers, until another thread freezes it: that has asked.
+    /// Asks about all entries of a segment while its writers go on. Stops as soon as another thread freezes the
+    /// segment, since that thread has asked.
     #[cold]
     fn of<R: Resolver>(segment: Segment, resolver: &R) -> Known {
         let mut known = vec![(Ref::NONE, false); segment.capacity()];
@@ -164,7 +170,8 @@ impl Known {
 }
 
 impl Lost {
-    /// Adds it to a segment that nobody else can reach, where every path that led to it goes; false if there is no room.
+    /// Adds the reference to a segment that nobody else can reach, on every path that led to it before; false if there
+    /// is no room.
     #[cold]
     fn append(&self, segment: Segment) -> bool {
         let pairs = segment.pairs();
@@ -189,7 +196,7 @@ impl Lost {
 impl Drop for Frozen {
     fn drop(&mut self) {
         if !self.replaced {
-            // Backwards: pair 0 is the one that others compete for.
+            // Backwards, since pair 0 is the one that other threads compete for.
             for number in (0..self.segment.pairs()).rev() {
                 // SAFETY: as in `new`.
                 unsafe { self.segment.pair(number) }.thaw();
@@ -201,24 +208,27 @@ impl Drop for Frozen {
 /// The successors of a segment, as they take shape.
 struct Plan<'a, P: Protocol> {
     table: &'a HashTable<P>,
-    /// Keys in the whole index that space is being reserved for.
+    /// Number of keys in the whole index that space is being reserved for.
     target: usize,
     /// Position prefix and segment.
     ready: Vec<(u64, Segment)>,
     lost: Vec<Lost>,
-    /// A wide segment with such references stays one: their paths may be longer than those of others. And where they are many, splits would make ever more of them.
+    /// Whether the segment may be split. A wide segment with lost references stays one: their paths may be longer than
+    /// those of other keys. And where lost references are many, splits would make ever more copies of them.
     may_split: bool,
 }
 
 impl<P: Protocol> HashTable<P> {
-    /// Makes room in a segment that could not take a key. On return the directory leads elsewhere, or another thread is working on that.
+    /// Makes room in a segment that could not take a key. On return the directory leads elsewhere, or another thread is
+    /// replacing the segment.
     #[cold]
     pub(super) fn rebuild<R: Resolver>(&self, segment: Segment, hash: u64, resolver: &R) {
         self.replace_segment(segment, hash, false, resolver);
     }
 
-    /// Replaces a narrow segment by one of the same keys, each as near to its home pair as there is room, with the overflow flags that these need, or, if they do not fit so, as
-    /// [`HashTable::rebuild`] does. The caller holds no pair of it.
+    /// Replaces a narrow segment by one of the same keys. Each key is as near to its home pair as there is room, with
+    /// the overflow flags that this needs. If the keys do not fit in this way, replaces it as [`HashTable::rebuild`]
+    /// does. The caller holds no pair of the segment.
     #[cold]
     pub(super) fn renew<R: Resolver>(&self, segment: Segment, hash: u64, resolver: &R) {
         debug_assert!(!segment.wide());
@@ -242,8 +252,8 @@ impl<P: Protocol> HashTable<P> {
         self.replace_by(frozen, plan.ready);
     }
 
-    /// Splits the segments that are still empty so far that `keys` keys fit. Segments that hold keys are left to split
-    /// one by one: their hashes are in the log, which is not at hand here.
+    /// Splits the segments that are still empty until `keys` keys fit. Segments that hold keys are left to split one by
+    /// one: the hashes of their keys are in the log, which is not available here.
     pub(super) fn reserve_segments(&self, keys: usize) {
         let _pin = epoch::pin();
         let mut position = 0;
@@ -276,7 +286,7 @@ impl<P: Protocol> HashTable<P> {
         }
         let (old, arena) = (frozen.segment, Arc::downgrade(&self.arena));
         epoch::defer(move || {
-            // An index that was dropped meanwhile took its arena along.
+            // An index that was dropped meanwhile has dropped its arena, too.
             if let Some(arena) = arena.upgrade() {
                 arena.release(old.block(), old.class());
             }
@@ -306,7 +316,8 @@ impl<P: Protocol> Plan<'_, P> {
         depth < MAX_DEPTH && self.target as f64 * share_of(prefix, depth) > RESERVED_MAX
     }
 
-    /// Puts the items of a position prefix into one or more new segments. `crowded`: one like the old will not do.
+    /// Puts the items of a position prefix into one or more new segments. `crowded`: one segment like the old one does
+    /// not suffice.
     fn divide(&mut self, items: &mut [Item], prefix: u64, depth: u32, crowded: bool) {
         let wants_split = crowded || items.len() > NARROW_MAX;
         if self.may_split && (self.overfull(prefix, depth) || (wants_split && depth < MAX_DEPTH)) {
@@ -322,7 +333,7 @@ impl<P: Protocol> Plan<'_, P> {
         }
         if wants_split || !self.build(items, prefix, depth, 0, false) {
             let mut class = 0;
-            // A wide segment takes anything up to its capacity; an eighth is left for what comes.
+            // A wide segment takes anything up to its capacity; an eighth is left for further keys.
             while items.len() + self.lost.len() >= Segment::new(0, 0, class, true).capacity() / 8 * 7 {
                 class += 1;
             }
@@ -331,7 +342,7 @@ impl<P: Protocol> Plan<'_, P> {
         }
     }
 
-    /// Builds one segment; false, without a trace, if a path has no room.
+    /// Builds one segment; returns false, leaving no trace, if a path has no room.
     fn build(&mut self, items: &[Item], prefix: u64, depth: u32, class: usize, wide: bool) -> bool {
         let segment = empty_segment(&self.table.arena, depth, class, wide);
         let fits = self.lost.iter().all(|lost| lost.append(segment)) && items.iter().all(|item| append(segment, item));
@@ -348,7 +359,7 @@ impl<P: Protocol> Plan<'_, P> {
     }
 }
 
-/// Moves the items whose position bit below `depth` is 0 to the front; returns how many.
+/// Moves the items whose position bit below `depth` is 0 to the front; returns how many these are.
 fn part(items: &mut [Item], depth: u32) -> usize {
     let shift = POSITION_BITS - 1 - depth;
     let mut zeros = 0;
@@ -360,7 +371,7 @@ fn part(items: &mut [Item], depth: u32) -> usize {
     zeros
 }
 
-/// Adds an item to a segment that nobody else can reach: plain steps, published later by the directory.
+/// Adds an item to a segment that nobody else can reach: with plain steps, which the directory publishes later.
 fn append(segment: Segment, item: &Item) -> bool {
     let (tag, home) = (tag_of(item.hash), home_line(item.hash));
     for step in 0..segment.path_len() {
@@ -388,7 +399,7 @@ fn append_to(line: &Line, tag: u64, reference: Ref) -> bool {
     true
 }
 
-/// The planted bug of a twin: takes the tags away before the segment is published …
+/// The planted bug of a twin: removes the tags before the segment is published …
 #[cold]
 fn unfill(segment: Segment) -> Vec<u64> {
     // SAFETY: the segment was just built by this thread.

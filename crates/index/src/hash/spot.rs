@@ -1,7 +1,9 @@
-//! Finding a reference without its key, and replacing it where it was found: for collectors, which move entries of which they know only hash and reference.
+//! Finding a reference without its key, and replacing it where it was found. For collectors, which move entries of
+//! which they know only hash and reference.
 //!
-//! A [`Spot`] holds under the epoch pin under which it was found, like the segment in [`super::home`]: if the segment was replaced since, its pairs are frozen, and the
-//! lock fails; its block cannot have been used again. What does not work here is left to [`Index::install`](crate::Index::install), the reference.
+//! A [`Spot`] is valid under the epoch pin under which it was found, like the segment in [`super::home`]. If the
+//! segment was replaced since, its pairs are frozen and the lock fails; its block cannot have been reused. Every case
+//! that fails here is left to [`Index::install`](crate::Index::install), which is the reference.
 
 use super::HashTable;
 use super::directory::Segment;
@@ -11,7 +13,7 @@ use super::protocol::{Point, Protocol};
 use super::write::Attempt;
 use crate::Ref;
 
-/// A slot that held a reference: a pair's, numbered as [`Pair::slots`] does.
+/// A slot that held a reference: its pair, and its number as in [`Pair::slots`].
 #[derive(Clone, Copy)]
 pub struct Spot<'a> {
     pair: &'a Pair,
@@ -19,7 +21,8 @@ pub struct Spot<'a> {
 }
 
 impl<P: Protocol> HashTable<P> {
-    /// The slot that holds `reference`, an entry of a key with this hash; `None` if no slot does. Reads no log.
+    /// Returns the slot that holds `reference`, an entry of a key with this hash; `None` if no slot does. Does not read
+    /// the log.
     #[inline(always)]
     pub fn find_reference(&self, hash: u64, reference: Ref) -> Option<Spot<'_>> {
         let near = self.way_home(hash);
@@ -27,8 +30,9 @@ impl<P: Protocol> HashTable<P> {
         self.find_reference_near(near, hash, reference)
     }
 
-    /// As [`HashTable::find_reference`], as of the time when `near` was found for this hash or later: under the epoch pin that the caller still holds. A split that
-    /// came in between has left all that it moved where it was.
+    /// As [`HashTable::find_reference`], as of some moment since `near` was found for this hash, which must have been
+    /// under the epoch pin that the caller still holds. A split that came in between has left everything that it moved
+    /// in place.
     #[inline(always)]
     pub fn find_reference_near<'a>(&'a self, near: NearHome<'a>, hash: u64, reference: Ref) -> Option<Spot<'a>> {
         self.find_at_home(near, hash, reference).or_else(|| self.find_on_path(near.segment, hash, reference))
@@ -50,7 +54,7 @@ impl<P: Protocol> HashTable<P> {
         None
     }
 
-    /// Whether the path may lead on beyond the home pair. If so, starts loading the next pair.
+    /// Returns whether the path may lead beyond the home pair. If so, starts loading the next pair.
     #[inline(always)]
     pub fn prefetch_beyond(&self, near: NearHome<'_>, hash: u64) -> bool {
         let leads_on = near.pair.flags() & OVERFLOW != 0;
@@ -64,14 +68,16 @@ impl<P: Protocol> HashTable<P> {
     #[inline(never)]
     fn find_on_path(&self, segment: Segment, hash: u64, reference: Ref) -> Option<Spot<'_>> {
         let place = self.walk(segment, hash, |place| place.reference == reference)?;
-        // SAFETY: the callers have read the segment from their directory; its arena lives as long as the index that they lend to the spot.
+        // SAFETY: the callers have read the segment from their directory; its arena lives as long as the index that
+        // they lend to the spot.
         let pair = unsafe { segment.pair(segment.pair_number(hash, place.step)) };
         const { assert!(LINE_SLOTS < 8) };
         Some(Spot { pair, slot: (8 * place.line + place.slot) as u32 })
     }
 
-    /// Replaces `old`, which was found in `spot` under the epoch pin that the caller still holds, by `new`. False, with nothing changed, if it is there no longer, or may not be
-    /// changed there: then [`Index::install`](crate::Index::install) knows.
+    /// Replaces `old`, which was found in `spot` under the epoch pin that the caller still holds, by `new`. Returns
+    /// false, with nothing changed, if `old` is not there any more or must not be changed there: then use
+    /// [`Index::install`](crate::Index::install).
     #[inline(always)]
     pub fn swing(&self, spot: Spot<'_>, old: Ref, new: Ref) -> bool {
         debug_assert!(old.is_some() && new.is_some(), "a collector replaces, it neither adds nor removes");

@@ -1,4 +1,4 @@
-//! The hash index under the shared suite, and what only its own tests can see.
+//! The hash index under the shared suite, and properties that only its own tests can see.
 
 use super::*;
 use crate::conformance::FakeLog;
@@ -22,7 +22,7 @@ fn concurrent_conformance() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Few keys, few hash bits: splits, wide segments, deletions and reuse against a map.
+    /// Few keys, few hash bits: splits, wide segments, deletions and reuse, compared with a map.
     #[test]
     fn random_histories_agree_with_a_map(
         mask in prop_oneof![Just(0), Just(u64::MAX), Just(0xf << 60 | line::TAG_BITS), any::<u64>()],
@@ -92,7 +92,7 @@ fn a_panic_in_a_split_leaves_the_index_usable() {
 pub(super) struct Damaged<'a> {
     pub log: &'a FakeLog,
     pub damaged: &'a [Ref],
-    /// They match whatever they are compared with.
+    /// Whether damaged entries match any key that they are compared with.
     pub doubts: bool,
 }
 
@@ -115,7 +115,8 @@ impl Resolver for Damaged<'_> {
     }
 }
 
-/// Found by looking: a split moved what could not be read to where nobody looked for it, and its key passed for absent.
+/// Regression: a split moved an unreadable entry to a place where no lookup of its key searched, and its key seemed
+/// absent.
 #[test]
 fn what_cannot_be_read_is_met_after_splits_by_who_looks_for_its_key() {
     for (keys, damaged) in [(400u32, 1), (400, 60), (400, 300), (5_000, 200)] {
@@ -135,7 +136,8 @@ fn what_cannot_be_read_is_met_after_splits_by_who_looks_for_its_key() {
     }
 }
 
-/// A locate must not read the log when one tag matches, and an insert into a token's fresh place hardly ever.
+/// A locate must not read the log when only one tag matches, and an insert into a token's fresh place must hardly ever
+/// read it.
 #[test]
 fn writers_leave_the_log_alone() {
     let bench = Bench::new(HashIndex::new());
@@ -177,8 +179,8 @@ fn a_reserved_index_hardly_splits_and_is_well_filled() {
     }
 }
 
-/// Live segments and directory per key, at all sizes. (The whole of `memory_bytes` is measured by the example `hash_bench`: here, other
-/// tests' long pins hold replaced blocks back.)
+/// Bytes of live segments and directory per key, at all sizes. (The example `hash_bench` measures the whole of
+/// `memory_bytes`: here, long pins of other tests hold replaced blocks back.)
 #[test]
 fn memory_per_key_is_even_at_all_sizes() {
     let bench = Bench::new(HashIndex::new());
@@ -223,7 +225,8 @@ fn tokens_of_other_shapes_are_harmless() {
     bench.check(1);
 }
 
-/// Places of many keys at once: a pair that is locked already is not waited for, and each lock ends in an install, a refusal or nothing.
+/// Places of many keys at once: the caller does not wait for a pair that is locked already, and each lock ends in an
+/// install, a refusal or no change.
 #[test]
 fn many_places_are_locked_without_waiting() {
     let bench = Bench::new(HashIndex::new());
@@ -278,7 +281,7 @@ fn a_place_among_equal_tags_is_the_keys_own() {
     bench.check(1);
 }
 
-/// A candidate that turns out to be another key, in a pair that is full: nothing changes under the lock, and the lock ends.
+/// The candidate turns out to be another key, in a full pair: nothing changes under the lock, and the lock ends.
 #[test]
 fn a_full_pair_refuses_under_the_lock() {
     // One home pair for all keys, but the tags differ.
@@ -307,7 +310,8 @@ fn a_full_pair_refuses_under_the_lock() {
     assert!(bench.get(&twin).is_some());
 }
 
-/// A spot is good for one replacement, for as long as its segment is not replaced; and nothing but the newest reference has one. Hashes with few bits fill paths.
+/// A spot serves for one replacement, until its segment is replaced; only the newest reference has one. Hashes with few
+/// bits fill paths.
 #[test]
 fn spots_serve_as_long_as_they_are_what_the_index_says() {
     for mask in [u64::MAX, 0xf << 60 | line::TAG_BITS] {
@@ -333,11 +337,11 @@ fn spots_serve_as_long_as_they_are_what_the_index_says() {
         let mut frozen = 0;
         for (key, (spot, near, copy)) in keys.iter().zip(spots) {
             let next = bench.log.append(key);
-            // What splits have moved is still where it was before; of what came since nothing is.
+            // References that splits have moved are still in their old places, too; references that came later are not.
             assert!(bench.index.find_reference_near(near, hash(key), copy).is_some());
             assert!(bench.index.find_reference_near(near, hash(key), next).is_none());
             if key[0] % 4 == 0 {
-                // What splits have left is not told of what came after them.
+                // A segment that splits have left does not learn of later references.
                 bench.write(key, next);
                 let stale = bench.index.find_reference_near(near, hash(key), copy);
                 assert!(
@@ -357,7 +361,8 @@ fn spots_serve_as_long_as_they_are_what_the_index_says() {
     }
 }
 
-/// What `peek_hash` says is what `get` says, in segments of every kind, and of most keys with hashes that are like others it says something.
+/// `peek_hash` returns what `get` returns, in segments of every kind. It finds most keys, except among hashes that are
+/// much alike.
 #[test]
 fn peeks_by_hash_find_what_gets_find() {
     for (mask, least) in [(u64::MAX, 2700), (line::TAG_BITS, 5), (0, 1), (!(0x1f << 7), 100)] {

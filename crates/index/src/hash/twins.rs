@@ -1,8 +1,9 @@
-//! Planted bugs: each step of the protocol that a [`Rule`] names is left out by a twin, and a test shows that the twin is caught while the
-//! sound protocol passes the same test, interrupted at the same points. There is one [`Twin`] for all: a type for each would compile the table once more for each.
+//! Planted bugs: a twin leaves out each step of the protocol that a [`Rule`] names, and a test shows that the twin is
+//! caught while the sound protocol passes the same test, interrupted at the same points. One [`Twin`] serves all rules:
+//! a type for each would compile the table once more for each.
 //!
-//! Tests that interrupt an operation run something else inside it, on the same thread or, where that would wait for
-//! the operation, on another one; so they do not depend on scheduling.
+//! Tests that interrupt an operation run something else inside it: on the same thread or, where that would wait for the
+//! operation, on another one. So they do not depend on scheduling.
 
 use super::protocol::{Point, Protocol, Rule};
 use super::{HashTable, Segment};
@@ -23,7 +24,7 @@ thread_local! {
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
 }
 
-/// Runs the thread's hook, which does not interrupt itself.
+/// Runs the thread's hook; the hook is not interrupted by itself.
 fn run_hook(point: Point) {
     let hook = HOOK.with(|slot| slot.borrow_mut().take());
     if let Some(mut hook) = hook {
@@ -44,7 +45,7 @@ fn hooked<T>(hook: impl FnMut(Point) + 'static, work: impl FnOnce() -> T) -> T {
 struct Twin;
 
 static LEFT_OUT: LeftOut = LeftOut::new();
-/// Whether all threads rest in the middle of splits.
+/// Whether all threads sleep in the middle of splits.
 static RESTS: AtomicBool = AtomicBool::new(false);
 
 impl Protocol for Twin {
@@ -64,7 +65,8 @@ fn key(i: u64) -> [u8; 8] {
     i.to_le_bytes()
 }
 
-/// Inserts keys from `from` on until a rebuild has passed `point`; `act` runs there, once. Returns the number of keys.
+/// Inserts keys from `from` on until a rebuild has passed `point`; `act` runs there, once. Returns the number of the
+/// next key.
 fn interrupt(bench: &Arc<Bench<HashTable<Twin>>>, from: u64, point: Point, mut act: impl FnMut() + 'static) -> u64 {
     let (told, seen) = channel();
     let hook = move |at| {
@@ -103,7 +105,7 @@ fn update_during_split(number: usize) {
             told.send(other.put(&key(victim))).expect("the test is waiting");
             let _ = done.send(());
         });
-        // A sound update waits for the split: go on without it. A broken one gets through, and is lost.
+        // A sound update waits for the split: go on without it. A broken one gets through and is lost.
         let _ = wait.recv_timeout(Duration::from_millis(200));
     };
     let keys = interrupt(&bench, 300, Point::Collected, act);
@@ -124,7 +126,7 @@ fn lookups_while_publishing() {
     bench.check(next as usize);
 }
 
-/// Fails without a rule.
+/// Asserts that `test` fails without the rule.
 fn assert_caught(rule: Rule, test: impl FnOnce()) {
     let _alone = LEFT_OUT.alone();
     let result = LEFT_OUT.without(rule as u8, || catch_unwind(AssertUnwindSafe(test)));
@@ -197,7 +199,7 @@ fn an_overtaken_lookup_finds_the_old_or_the_new_reference() {
     }
 }
 
-/// What lookups must not do, and why there is a directory to ask: a segment kept from an earlier call yields stale answers.
+/// Lookups must not keep a segment from an earlier call: it yields stale answers, which is why they ask the directory.
 #[test]
 fn a_segment_kept_between_calls_is_stale() {
     let _alone = LEFT_OUT.alone();
@@ -210,14 +212,14 @@ fn a_segment_kept_between_calls_is_stale() {
     let new = bench.put(&key(1));
     let stale = bench.index.walk(kept, hash, |place| bench.log.peek(place.reference) == key(1)).map(|place| place.reference);
     assert_eq!((stale, bench.get(&key(1))), (Some(old), new));
-    // A token made from it is recognised.
+    // A token made from the stale segment is recognised.
     let token = super::Token { segment: kept.0, slot: kept.block() as u64 };
     assert_eq!(bench.install(token, &key(1), new, old), Ok(()));
     assert_eq!(bench.install(token, &key(1), old, Ref::NONE), Ok(()));
     assert_eq!(bench.index.len(), 5_000);
 }
 
-/// The shared suite under interruptions that only give the processor away: more interleavings on few cores.
+/// The shared suite under interruptions that only yield the processor: more interleavings on few cores.
 #[test]
 fn the_concurrent_suite_passes_with_yields_and_catches_a_twin() {
     let suite = || point::run_concurrent(&HashTable::<Twin>::new, 8_000);

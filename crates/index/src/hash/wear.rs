@@ -1,15 +1,20 @@
-//! Overflow flags that lead on for nothing, and when a segment is built anew for them.
+//! Overflow flags that lead on for nothing, and when a segment is rebuilt because of them.
 //!
-//! A pair that is full when a key comes gets its overflow flag, and keeps it (L4): nobody knows how many keys beyond still need it. Where keys come and go at a constant
-//! number, as in queues and caches, a segment is hardly ever full as a whole, and so never replaced, but each of its pairs is full at some time. After some turnovers
-//! of the keys nearly all would be flagged: lookups of absent keys would walk all of a path, eight pairs, and so would writes of keys that are there, to know that no other slot has their
-//! tag. (As segments are split now and then, it is nearly half of them: `docs/adr/0008`.)
+//! A pair that is full when a key arrives gets its overflow flag and keeps it (L4): nobody knows how many keys farther
+//! on still need it. Where keys come and go at a constant number, as in queues and caches, a segment is hardly ever
+//! full as a whole and so is never replaced, but each of its pairs is full at some time.
 //!
-//! So of the inserts into a flagged pair one in [`SAMPLE`] looks at all pairs of the segment. If many are flagged and have room, so that few flags would be set if its
-//! keys came now, the segment is replaced by one of the same keys ([`HashTable::renew`]), which takes some ten microseconds. Pairs that are flagged because the segment is well
-//! filled have no room, and are left.
+//! After some turnovers of the keys nearly all pairs would be flagged. Lookups of absent keys would walk whole paths of
+//! eight pairs. So would writes of present keys, to make sure that no other slot has their tag. (Since segments are
+//! split now and then, it is nearly half of the pairs: `docs/adr/0008`.)
 //!
-//! A segment that was built with references whose keys cannot be read is left, too: its pairs before those are flagged anew each time, lest who looks for such a key pass it by.
+//! So one in [`SAMPLE`] inserts into a flagged pair looks at all pairs of the segment. If many are flagged although
+//! they have room, so that few flags would be set if the keys came now, the segment is replaced by one of the same keys
+//! ([`HashTable::renew`]), which takes some ten microseconds. Pairs that are flagged because the segment is well filled
+//! have no room and do not count.
+//!
+//! A segment that was built with references whose keys cannot be read is not renewed either. The pairs before those
+//! references are flagged anew each time, so that a lookup of such a key does not miss it.
 
 use super::HashTable;
 use super::directory::Segment;
@@ -17,19 +22,20 @@ use super::line::{HAS_LOST, OVERFLOW, Pair};
 use super::protocol::Protocol;
 use crate::{Ref, Resolver};
 
-/// Of so many inserts into flagged pairs one looks around.
+/// One in so many inserts into flagged pairs inspects the segment.
 const SAMPLE: u64 = 256;
 /// Free slots of a pair that would not be flagged if its keys came now.
 const ROOM: u32 = 2;
-/// With so many such pairs that are flagged, of 32, a segment is worn.
+/// A segment with so many such pairs that are flagged, of its 32, is worn.
 const WORN: usize = 12;
 
 impl<P: Protocol> HashTable<P> {
-    /// After an insert of `new`, when the caller holds no pair any more.
+    /// Called after an insert of `new`, when the caller holds no pair any more.
     #[inline(always)]
     pub fn look_for_wear<R: Resolver>(&self, hash: u64, new: Ref, resolver: &R) {
-        // By bits of the hash that decide nothing else in narrow segments, and by the place of the entry: a key that comes again and again is not always among them, or never. (References are
-        // in words; entries have four at least.)
+        // Samples by bits of the hash that decide nothing else in narrow segments, and by the place of the entry, so
+        // that a key that comes again and again is neither always nor never in the sample. (References are in words;
+        // entries have four at least.)
         if (hash >> 12 ^ new.0 >> 2).is_multiple_of(SAMPLE) {
             self.renew_if_worn(hash, resolver);
         }
@@ -66,7 +72,7 @@ mod tests {
     use hither_sync::epoch;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    /// Of all pairs those that are flagged, and that are worn.
+    /// The shares of all pairs that are flagged, and that are worn.
     fn shares(index: &HashIndex) -> [f64; 2] {
         let _pin = epoch::pin();
         let (mut pairs, mut flagged, mut worn) = (0, 0, 0);
@@ -80,7 +86,8 @@ mod tests {
         [flagged, worn].map(|count| count as f64 / pairs as f64)
     }
 
-    /// Found by reading: after some turnovers of its keys nearly every pair of an index was flagged, so that lookups of absent keys and updates looked at all pairs of a path.
+    /// Regression: after some turnovers of its keys nearly every pair of an index was flagged, so that lookups of
+    /// absent keys and updates looked at all pairs of a path.
     #[test]
     fn flags_go_where_keys_come_and_go() {
         const KEYS: u64 = 12_000;
@@ -99,7 +106,8 @@ mod tests {
         bench.check(KEYS as usize);
     }
 
-    /// Segments are renewed all the time while others look up, insert, replace and remove: whatever stays is found, and every write counts.
+    /// Segments are renewed all the time while other threads look up, insert, replace and remove: every key that stays
+    /// is found, and every write counts.
     #[test]
     fn a_renewal_loses_nothing() {
         const KEYS: u64 = 2_000;
@@ -109,7 +117,7 @@ mod tests {
         let (done, renewed) = (AtomicBool::new(false), AtomicU64::new(0));
         let write = |group: u64| {
             let (mut random, mut there) = (Rng::new(group), std::collections::BTreeMap::new());
-            // Until segments have been replaced often enough, however threads take turns.
+            // Runs until segments have been replaced often enough, however the threads take turns.
             let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
             while renewed.load(Ordering::Relaxed) < 300 && std::time::Instant::now() < end {
                 let key = key(group, random.below(KEYS as usize) as u64);
@@ -153,7 +161,7 @@ mod tests {
         bench.check(KEYS as usize + written);
     }
 
-    /// Where all keys share a home pair: those beyond it stay reachable.
+    /// All keys share a home pair: those beyond it stay reachable.
     #[test]
     fn a_renewal_keeps_the_flags_that_are_needed() {
         let bench = Bench { index: HashIndex::new(), log: crate::conformance::FakeLog::degenerate(3, super::super::line::TAG_BITS | 1) };
@@ -169,7 +177,8 @@ mod tests {
         bench.check(100);
     }
 
-    /// Found by reading: the paths to what cannot be read were flagged anew in each renewal, so that the next insert but a few renewed the segment again.
+    /// Regression: the paths to unreadable entries were flagged anew in each renewal, so that one of the next few
+    /// inserts renewed the segment again.
     #[test]
     fn a_segment_with_damaged_entries_is_renewed_once() {
         const KEYS: usize = 200;

@@ -2,16 +2,17 @@
 //!
 //! # Why a token may be used
 //!
-//! A token names a slot by address. It is followed only if the directory still leads to the very segment word that it was made
-//! from, checked *before* locking: then the block is current now, and, as the caller is pinned, it cannot be
-//! recycled during the call. If it is replaced after the check, its pairs are frozen first, and the lock fails. So one
-//! look at two cached words and one locked instruction suffice; the slot must still hold `old`, which names the key's entry uniquely.
+//! A token names a slot by address. It is followed only if the directory still leads to the very segment word that it
+//! was made from, checked *before* locking. Then the block is current at that moment and, since the caller is pinned,
+//! cannot be recycled during the call. If it is replaced after the check, its pairs are frozen first, and the lock
+//! fails. So one look at two cached words and one locked instruction suffice. The slot must still hold `old`, which
+//! identifies the key's entry uniquely.
 //!
 //! # Inserts
 //!
-//! The caller's key latch keeps other inserts of the key away, so "absent" found without a lock stays true (a cleaner
-//! replaces and removes, but never inserts). Pairs are locked one after the other, never two at once: a full pair gets its overflow
-//! flag under its own lock before the next one is tried, and the flag stays.
+//! The caller's key latch keeps other inserts of the key away, so a key found absent without a lock stays absent (a
+//! cleaner replaces and removes, but never inserts). Pairs are locked one after the other, never two at once: a full
+//! pair gets its overflow flag under its own lock before the next one is tried, and the flag stays.
 
 use super::HashTable;
 use super::Token;
@@ -54,7 +55,7 @@ impl<P: Protocol> HashTable<P> {
         self.search_and_replace(key, old, new, resolver)
     }
 
-    /// As [`HashTable::replace`] without a token that helps. A slot that holds `old` needs no look at the log.
+    /// As [`HashTable::replace`], without a useful token. A slot that holds `old` is found without reading the log.
     #[cold]
     fn search_and_replace<R: Resolver>(&self, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Result<(), Conflict> {
         let mut spins = 0;
@@ -85,7 +86,7 @@ impl<P: Protocol> HashTable<P> {
         attempt
     }
 
-    /// Replaces `old` by `new` in a slot of a pair, under its lock. The caller counts.
+    /// Replaces `old` by `new` in a slot of a pair, under its lock. The caller updates the counter.
     #[inline(always)]
     pub(super) fn swap_in(pair: &Pair, line: usize, slot: usize, old: Ref, new: Ref) -> Attempt {
         let Some(mut held) = pair.lock(P::heeds(Rule::HeedFrozen)) else {
@@ -99,7 +100,8 @@ impl<P: Protocol> HashTable<P> {
     /// Adds `key`, unless it is present.
     #[inline]
     pub(super) fn insert<R: Resolver>(&self, key: Key<'_>, new: Ref, resolver: &R) -> Result<(), Conflict> {
-        // Mostly two cached words; a tag that matches by chance costs a look at the log, before any lock is taken.
+        // Usually reads two cached words. A tag that matches by chance costs a read of the log, before any lock is
+        // taken.
         let (mut segment, current) = self.find(key, resolver);
         if current.is_some() {
             return Err(Conflict { current });
@@ -140,8 +142,8 @@ impl<P: Protocol> HashTable<P> {
         Attempt::Full
     }
 
-    /// Gives whoever is replacing `segment` time; the caller then tries again. A replacement that a panic undid thaws the pairs, so
-    /// the retry, not the directory alone, decides.
+    /// Gives the thread that is replacing `segment` time; the caller then tries again. A replacement that a panic undid
+    /// thaws the pairs, so the retry decides, not the directory alone.
     #[cold]
     fn await_successor(&self, segment: Segment, hash: u64, spins: &mut u32) {
         if self.segment(hash) == segment {
