@@ -1,10 +1,13 @@
-//! Inner nodes on the way of a structure change: full ones give to a sibling or are split, sparse ones take from a sibling or merge with it.
+//! Inner nodes on the way of a structure change: full ones give entries to a sibling or are split, sparse ones take
+//! entries from a sibling or merge with it.
 //!
-//! A search that is going to change a leaf's parent does this to what it meets (`spot`), so that the change at its end never has to go further up; it
-//! then starts again. All nodes concerned are locked at the versions of the search.
+//! A search that is going to change a leaf's parent does this to each inner node that it meets (`spot`), so that the
+//! change at its end never has to change nodes farther up; it then starts again. All nodes concerned are locked at the
+//! versions of the search.
 //!
-//! Giving comes before splitting since half-full nodes are what searches wait for: the lowest inner level is twice as large as a second-level cache in a tree of
-//! five million keys, and whether such a tree has four levels or five depends on how full the levels are.
+//! Giving comes before splitting, since searches wait for the misses of half-full nodes: in a tree of five million keys
+//! the lowest inner level is twice as large as a second-level cache, and whether such a tree has four levels or five
+//! depends on how full the levels are.
 
 use super::BTree;
 use super::inner::{Inner, MAX_SEPARATORS};
@@ -14,9 +17,9 @@ use super::spot::{Cell, Parent};
 use crate::common::node::{LARGE, Node};
 use crate::common::version::{Locked, Restart};
 
-/// Two inner nodes merge if they fill at most this much.
+/// Two inner nodes merge if together they have at most this many separators, including the one between them.
 const MERGE_LIMIT: usize = MAX_SEPARATORS * 3 / 4;
-/// A sibling with at most this many separators takes some of a full node's instead of a split.
+/// A sibling with at most this many separators takes some of a full node's, which then is not split.
 const ROOMY: usize = MAX_SEPARATORS - 10;
 
 /// Two neighbouring inner nodes and the separator between them.
@@ -28,11 +31,11 @@ struct Siblings<'a> {
     versions: [u64; 2],
 }
 
-/// Their locks: the parent's, the left one's and the right one's.
+/// The locks of siblings: the parent's, the left one's and the right one's.
 type Locks<'a> = [Locked<'a>; 3];
 
 impl<'a> Siblings<'a> {
-    /// An inner node, which is child `parent.index`, and the sibling that is child `index`.
+    /// Pairs an inner node, which is child `parent.index`, with the sibling that is child `index`.
     fn new(parent: Parent<'a>, (inner, version): (Inner<'a>, u64), index: usize, (other, other_version): (Node<'a>, u64)) -> Self {
         let other = Inner(other);
         if index < parent.index {
@@ -58,7 +61,7 @@ impl<'a> Siblings<'a> {
         (separators, children)
     }
 
-    /// Gives each of them half of all.
+    /// Gives each of the two half of all entries.
     fn even_out(&self, locks: Locks<'a>) {
         let (separators, children) = self.take();
         let middle = separators.len() / 2;

@@ -1,8 +1,11 @@
 //! Loading from sorted references.
 //!
-//! Keys of layer 0 go straight to the end of the last leaf, which is left [`FILL`] full when the next one is started: no search, no
-//! split, and room for later inserts. A key that shares its slice with the one before it takes the ordinary way, and so does the first one behind it that
-//! finds the last leaf of their layer full: those are filled to the brim by edge splits. Others go straight to the end of that leaf, too.
+//! Keys of layer 0 go straight to the end of the last leaf, which is left [`FILL`] full when the next one is started:
+//! no search, no split, and room for later inserts.
+//!
+//! A key that shares its slice with the key before it is inserted by a search, and so is the first key after it that
+//! finds the last leaf of their layer full: such leaves are filled completely by edge splits. Other keys of that layer
+//! go straight to the end of that leaf, too.
 
 use super::BTree;
 use super::leaf::{Entry, LEAF_SLOTS, Leaf};
@@ -17,17 +20,18 @@ use std::collections::VecDeque;
 
 /// Slots filled per leaf: 93 %.
 const FILL: usize = LEAF_SLOTS - 4;
-/// References whose keys are being loaded.
+/// Number of references whose keys are being loaded ahead.
 const AHEAD: usize = 24;
 
-/// Where keys went, if the next one may be put behind them without a search. Under one pin: a leaf that is remembered may be retired.
+/// Where the last keys went, if the next one may be put after them without a search. Valid under one pin: a remembered
+/// leaf may be retired.
 #[derive(Default)]
 struct Last<'a> {
     /// The last leaf of layer 0.
     top: Option<Leaf<'a>>,
-    /// That of the layer of the last key that lies in a lower one.
+    /// The last leaf of the layer of the last key that lies below layer 0.
     below: Option<Leaf<'a>>,
-    /// What all keys of that layer begin with: the key up to the slice by which the leaf orders it.
+    /// The prefix of all keys of that layer: the key up to the slice by which the leaf orders it.
     prefix: Vec<u8>,
 }
 
@@ -51,7 +55,7 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// See [`crate::OrderedIndex::load_pieces`]: the log is read only where a key is the second one behind a slice.
+    /// See [`crate::OrderedIndex::load_pieces`]. The log is read only where a second key goes on after the same slice.
     pub(crate) fn load_keys<'a, R: Resolver>(
         &'a self,
         above: &impl Above<'a>,
@@ -91,7 +95,7 @@ impl<P: Protocol> BTree<P> {
         self.note_last(above, last, key);
     }
 
-    /// Notes where the key is that was just added by a search.
+    /// Remembers the leaf of a key that was just added by a search.
     fn note_last<'a>(&'a self, above: &impl Above<'a>, last: &mut Last<'a>, key: &[u8]) {
         let Ok(found) = above.origin().and_then(|origin| self.find_below(origin, key)) else { return };
         if found.depth == 0 {
@@ -103,7 +107,8 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// Appends to the last leaf of a layer below layer 0, if there is room: the key has the layer's prefix, so the leaf is the one for it.
+    /// Appends to the last leaf of a layer below layer 0, if there is room. The key has the layer's prefix, so this
+    /// leaf is the one for it.
     fn append_below(&self, leaf: Leaf<'_>, entry: Entry) -> Result<(), Restart> {
         let version = leaf.0.version().try_read()?;
         let count = leaf.count(leaf.0.meta());

@@ -8,15 +8,15 @@ use crate::common::node::{LARGE, Node};
 use crate::common::slice::{LAYER, rank_of, slice_at};
 use crate::{Ref, Resolver};
 
-/// A layer yet to be checked: its root and the bytes that all its keys begin with, up to its base.
+/// A layer to be checked: its root, and the bytes that all its keys begin with, up to the layer's base.
 struct Pending<'a> {
     root: Node<'a>,
     prefix: Vec<u8>,
-    /// The slices that it may hold.
+    /// The slices that the layer may hold: from the first bound, and below the second if there is one.
     slices: (u64, Option<u64>),
 }
 
-/// A node yet to be checked, with the slices that it may hold: `low..` and below `high` if there is one.
+/// A node to be checked, with the slices that it may hold: from `low`, and below `high` if there is one.
 struct Range<'a> {
     node: Node<'a>,
     level: usize,
@@ -36,7 +36,8 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Checks the first layer, which has this root and slices from the one bound and below the other, and those below; returns the number of keys.
+    /// Checks the first layer, which has this root and may hold slices from the first bound and below the second, and
+    /// the layers below it. Returns the number of keys.
     pub(crate) fn check_layers<'a, R: Resolver>(
         &'a self,
         root: Node<'a>,
@@ -56,7 +57,7 @@ impl<P: Protocol> BTree<P> {
         self.keys.sum()
     }
 
-    /// Checks one layer, adds those below to `pending`; returns the keys in its own slots.
+    /// Checks one layer and adds those below it to `pending`. Returns the number of keys in its own slots.
     fn check_layer<'a, R: Resolver>(
         &'a self,
         layer: &Pending<'a>,
@@ -95,7 +96,7 @@ impl<P: Protocol> BTree<P> {
         Ok(keys)
     }
 
-    /// The tree of one layer: levels, separators, order and fill. Returns its leaves from left to right.
+    /// Checks the tree of one layer: levels, separators, order and fill. Returns its leaves from left to right.
     fn check_levels<'a>(&'a self, layer: &Pending<'a>) -> Result<Vec<Leaf<'a>>, String> {
         let (mut leaves, root, first_layer) = (Vec::new(), layer.root, layer.prefix.is_empty());
         let (low, high) = layer.slices;
@@ -122,7 +123,7 @@ impl<P: Protocol> BTree<P> {
         Ok(leaves)
     }
 
-    /// The links of a layer's leaves, both ways (L3).
+    /// Checks the links of a layer's leaves, both ways (L3).
     fn check_links(&self, leaves: &[Leaf<'_>]) -> Result<(), String> {
         let mut previous = 0;
         for (i, leaf) in leaves.iter().enumerate() {
@@ -136,7 +137,7 @@ impl<P: Protocol> BTree<P> {
     }
 }
 
-/// One key: it belongs where it is, and a lookup finds it.
+/// Checks one key: it belongs where it is, and a lookup finds it.
 pub(crate) fn check_key<R: Resolver>(
     reference: Ref,
     prefix: &[u8],

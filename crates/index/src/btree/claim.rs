@@ -1,19 +1,21 @@
-//! Claims: a single write keeps other writers out of its leaf before the caller flushes, and changes the leaf by plain stores afterwards.
+//! Claims: a single write keeps other writers out of its leaf before the caller flushes, and changes the leaf by plain
+//! stores afterwards.
 //!
-//! A locked instruction behind a flush waits until the flush is complete, and with it everything that the next write could do meanwhile
-//! (`docs/adr/0010`, `docs/adr/0019`). So the one that an install pays anyway comes before it.
+//! A locked instruction after a flush waits until the flush is complete, and everything that the next write could do
+//! meanwhile waits with it (`docs/adr/0010`, `docs/adr/0019`). So the locked instruction that an install pays anyway
+//! comes before the flush.
 //!
 //! # Thread safety
 //!
-//! A claim is held over the caller's append and fence. Readers do not see it. Other writers of the leaf give up and start again, or, if
-//! they have a choice, do without a claim; a structure change that finds one marks the leaf as wanted, and then has it next. Whoever
-//! holds a claim waits for no other node, so there is no deadlock.
+//! A claim is held over the caller's append and fence. Readers do not see it. Other writers of the leaf give up and
+//! start again or, if they have a choice, do without a claim. A structure change that finds a claim marks the leaf as
+//! wanted, and gets it next. The holder of a claim waits for no other node, so there is no deadlock.
 //!
 //! # Invariants
 //!
-//! * C1. Only leaves are claimed, and only if the write can be done there alone: the search proved the place, a new slot finds room, and a
-//!   removed one is not the last.
-//! * C2. Nothing of a claimed leaf changes but by its holder, except the `previous` link (L3) and the mark "wanted".
+//! * C1. Only leaves are claimed, and only if the write can be done in the leaf alone: the search proved the place, a
+//!   new slot finds room, and a removed slot is not the last one.
+//! * C2. Only its holder changes a claimed leaf, except for the `previous` link (L3) and the mark "wanted".
 
 use super::leaf::{Entry, Leaf};
 use super::protocol::{Point, Protocol, Rule};
@@ -24,19 +26,19 @@ use crate::common::slice::slice_at;
 use crate::common::version::retry;
 
 impl<P: Protocol> BTree<P> {
-    /// Claims the leaf of `token` if it has not changed since, nobody else has or wants it, and C1 holds.
+    /// Claims the leaf of `token` if it has not changed since, nobody else has claimed or wants it, and C1 holds.
     #[inline(always)]
     pub fn claim_place(&self, token: Token) -> bool {
         self.arena.node(token.leaf).is_some_and(|leaf| self.claim_leaf(Leaf(leaf), token))
     }
 
-    /// As above, of a token whose leaf is known.
+    /// As above, for a token whose leaf is known.
     #[inline(always)]
     pub(super) fn claim_leaf(&self, leaf: Leaf<'_>, token: Token) -> bool {
         if !token.is_exact() {
             return false;
         }
-        // Read before the claim, which succeeds only if the leaf is still what the token says.
+        // Read before the claim, which succeeds only if the leaf is still in the token's state.
         let fits = if token.is_found() { leaf.0.meta().count() > 1 } else { !leaf.is_full() };
         if !fits {
             return false;
@@ -52,13 +54,14 @@ impl<P: Protocol> BTree<P> {
         true
     }
 
-    /// Ends [`BTree::claim_place`] by putting `new` in place of `old`, which is what the place holds, or none if it is to take a new slot.
+    /// Ends [`BTree::claim_place`] by putting `new` in place of `old`, which the place must hold; if `old` is none,
+    /// `new` takes a new slot.
     #[inline(always)]
     pub(crate) fn replace_claimed<'a>(&'a self, above: &impl Above<'a>, token: Token, key: &[u8], old: Ref, new: Ref) {
         self.replace_in_claimed(above, (self.claimed_leaf(token), token), key, old, new);
     }
 
-    /// As above, of a token whose leaf is known.
+    /// As above, for a token whose leaf is known.
     #[inline(always)]
     pub(super) fn replace_in_claimed<'a>(
         &'a self,

@@ -1,11 +1,15 @@
 //! Iteration in key order, forward and backward, through leaves and layers.
 //!
-//! A cursor is a stack of frames, one per layer on its way; each holds a leaf, the version at which it was read and the position reached.
-//! The slots of a leaf are copied out and then validated as a whole, so each leaf is read atomically. The step to a neighbour is
-//! coupled: the neighbour's version is taken while this leaf still has the version at which it was read, so nothing can have moved
-//! between the two in the meantime. The same holds for the way into a layer and back.
+//! A cursor is a stack of frames, one per layer on its way. Each frame holds a leaf, the version at which it was read
+//! and the position reached. The slots of a leaf are copied out and then validated as a whole, so each leaf is read
+//! atomically.
 //!
-//! Whenever a version has changed, the scan looks for its place again, behind the last key that it returned (of those that can be believed: what is not sound has any key).
+//! The step to a neighbour is coupled: the neighbour's version is taken while this leaf still has the version at which
+//! it was read, so nothing can have moved between the two in the meantime. The same holds for the way into a layer and
+//! back.
+//!
+//! Whenever a version has changed, the scan looks for its place again, after the last sound key that it returned. (An
+//! entry that is not sound may seem to have any key.)
 
 use super::BTree;
 use super::leaf::Leaf;
@@ -17,11 +21,11 @@ use crate::common::visit::{CHUNK, go_on_behind, visit_runs};
 use crate::{Ref, Resolver, SortedPiece, Start};
 use std::ops::Range;
 
-/// How many layers are loaded ahead, and how many lines of their roots: most layers are a leaf of 128 bytes.
+/// Number of layers that are loaded ahead, and of lines of their roots: most layers are a leaf of 128 bytes.
 const LAYERS_AHEAD: usize = 4;
 const SMALL_LINES: usize = 2;
 
-/// Entries of a scan that are asked for while its leaves are read.
+/// Number of entries of a scan that are prefetched while its leaves are read.
 const REQUESTED: usize = 32;
 
 /// A place in one layer. Forward, `at` is the next slot; backward, it is one past the next slot.
@@ -40,11 +44,12 @@ pub(crate) struct Cursor<'a> {
     pub(crate) backward: bool,
 }
 
-/// What a cursor collects slots in. What a leaf gave is taken back if the leaf turns out to have changed.
+/// A list in which a cursor collects slots. The slots of a leaf are removed again if the leaf turns out to have
+/// changed.
 pub(crate) trait Slots {
     fn len(&self) -> usize;
     fn truncate(&mut self, len: usize);
-    /// Appends slots of a leaf, which is one of layer 0 if `top`.
+    /// Appends slots of a leaf; `top` tells whether the leaf belongs to layer 0.
     fn add(&mut self, leaf: Leaf<'_>, meta: Meta, slots: Range<usize>, backward: bool, top: bool);
 }
 
@@ -68,10 +73,11 @@ impl Slots for Vec<Ref> {
     }
 }
 
-/// As a list of references, of which the first are asked for at once: their entries come while the next leaf does.
+/// A list of references. The entries of the first ones are prefetched at once, so that they load together with the next
+/// leaf.
 struct Requesting<'a, R> {
     refs: &'a mut Vec<Ref>,
-    /// Entries before this place in the list are asked for.
+    /// Entries before this position in the list are prefetched.
     end: usize,
     resolver: &'a R,
 }
@@ -128,7 +134,7 @@ impl Keyed {
         self.refs.push(reference);
     }
 
-    /// Appends all to a piece; what is not known is read from the log.
+    /// Appends everything to a piece; keys that are not known are read from the log.
     pub(crate) fn append_to<R: Resolver>(&self, piece: &mut SortedPiece, resolver: &R) {
         let mut at = 0;
         for stretch in self.words.chunk_by(|a, b| a.is_some() == b.is_some()) {
@@ -143,7 +149,7 @@ impl Keyed {
         }
     }
 
-    /// As [`go_on_behind`]; a key that the slot holds may be put into `word`.
+    /// As [`go_on_behind`]; a key that the slot holds is put into `word`.
     pub(crate) fn go_on_behind<'a, R: Resolver>(&mut self, word: &'a mut [u8; 8], resolver: &'a R) -> Option<&'a [u8]> {
         while let Some((reference, known)) = self.refs.last().zip(self.words.last()) {
             if let Some(known) = known {
@@ -162,7 +168,7 @@ impl Keyed {
 /// Why a run of slots ended.
 enum Stop {
     Limit,
-    /// A layer, by the address of its root.
+    /// At a layer, with the address of its root.
     Layer(u64),
     LeafEnd,
 }
@@ -207,7 +213,7 @@ impl<P: Protocol> BTree<P> {
         visit_runs(resolver, visit, |place| self.seek(place, false, resolver), |cursor, chunk| cursor.run(self, CHUNK, chunk));
     }
 
-    /// The first (backward: last) place of the layer with this root.
+    /// The first (backward: last) place in the layer with this root.
     pub(crate) fn edge<'a>(&'a self, root: Node<'a>, version: u64, backward: bool) -> Result<Frame<'a>, Restart> {
         let (leaf, version) = self.descend(root, version, if backward { u64::MAX } else { 0 })?;
         let at = if backward { leaf.count(leaf.0.meta()) } else { 0 };
@@ -216,8 +222,8 @@ impl<P: Protocol> BTree<P> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Appends up to `limit` references to `out` and moves behind them; fewer mean that the end was reached. If it fails,
-    /// what it has appended is valid, and the cursor is not.
+    /// Appends up to `limit` references to `out` and moves past them; fewer mean that the end was reached. If it fails,
+    /// the references appended so far are valid, but the cursor is not.
     pub(crate) fn run<P: Protocol, S: Slots>(&mut self, tree: &'a BTree<P>, limit: usize, out: &mut S) -> Result<(), Restart> {
         let end = out.len().saturating_add(limit);
         loop {
@@ -302,7 +308,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Goes into the layer of the next slot, to come back behind it.
+    /// Goes into the layer of the next slot, and arranges to come back after it.
     fn enter<P: Protocol>(&mut self, tree: &'a BTree<P>, root: u64) -> Result<(), Restart> {
         let Frame { leaf, version, at } = self.frame;
         let (root, root_version) = tree.follow(leaf.0, version, root)?;
@@ -325,7 +331,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes to the next leaf, or back to the layer above; false at the end.
+    /// Goes to the next leaf, or back to the layer above; returns false at the end.
     fn step_on<P: Protocol>(&mut self, tree: &'a BTree<P>) -> Result<bool, Restart> {
         let Frame { leaf, version, .. } = self.frame;
         let next = leaf.next();
@@ -337,7 +343,7 @@ impl<'a> Cursor<'a> {
         Ok(true)
     }
 
-    /// Planted bug (only for twins): does not ask whether the leaf that was left still is what it was.
+    /// Planted bug (only for twins): does not check whether the leaf that was left is unchanged.
     #[cold]
     fn follow_blindly(next: u64) -> Result<(Node<'a>, u64), Restart> {
         // SAFETY: a leaf's `next` is a leaf, and under the caller's pin neither is recycled.
@@ -345,7 +351,7 @@ impl<'a> Cursor<'a> {
         Ok((node, node.version().read()?))
     }
 
-    /// Goes to the previous leaf, or back to the layer above; false at the beginning.
+    /// Goes to the previous leaf, or back to the layer above; returns false at the beginning.
     fn step_back<P: Protocol>(&mut self, tree: &'a BTree<P>) -> Result<bool, Restart> {
         let Frame { leaf, version, .. } = self.frame;
         let previous = leaf.previous();
@@ -354,7 +360,7 @@ impl<'a> Cursor<'a> {
         }
         let (node, before) = tree.follow(leaf.0, version, previous)?;
         let neighbour = Leaf(node);
-        // A writer may be between the two links (L3); only the forward one decides.
+        // A writer may be between its changes of the two links (L3); only the forward link decides.
         let (linked, at) = (neighbour.next() == leaf.0.address(), neighbour.count(node.meta()));
         node.version().check(before)?;
         leaf.0.version().check(version)?;
@@ -365,7 +371,7 @@ impl<'a> Cursor<'a> {
         Ok(true)
     }
 
-    /// Back to the layer above. The frame there is validated when it is read.
+    /// Goes back to the layer above. The frame there is validated when it is read.
     fn leave(&mut self) -> Result<bool, Restart> {
         self.frame.leaf.0.version().check(self.frame.version)?;
         match self.above.pop() {

@@ -1,8 +1,8 @@
 //! Hints (`docs/adr/0020`): a leaf's number and a slot, of any age.
 //!
-//! A hint is used only to find a slot that still holds a reference that the caller knows. A reference names one entry and so one key; wherever it
-//! is found in a live leaf, it is the key's newest. A number that was never a leaf's, a recycled or obsolete leaf, a slot that moved: all of
-//! these only mean that the reference is not found.
+//! A hint is used only to find a slot that still holds a reference that the caller knows. A reference names one entry
+//! and so one key. Wherever the reference is found in a live leaf, it is the key's newest. If the number was never a
+//! leaf's, if the leaf was recycled or is obsolete, or if the slot moved, the reference is merely not found.
 
 use super::leaf::Leaf;
 use super::protocol::{Point, Protocol, Rule};
@@ -24,29 +24,30 @@ pub(crate) fn parts_of(hint: u64) -> (u32, u16) {
     (hint as u32, (hint >> 32) as u16)
 }
 
-/// What a look into one leaf gave.
+/// The result of looking into one leaf.
 enum Look<'a> {
     /// The reference is in this slot, at this version of the leaf.
     Here(usize, u64),
-    /// It is not in the leaf; its neighbour to the right, if it has one.
+    /// The reference is not in the leaf; with the leaf's neighbour to the right, if it has one.
     NotHere(Option<Node<'a>>),
 }
 
 impl<P: Protocol> BTree<P> {
-    /// Bits 0..31 the leaf's number, 32..47 the slot.
+    /// Returns a hint: the leaf's number in bits 0..31, the slot in bits 32..47.
     #[inline(always)]
     pub(crate) fn hint_of(token: Token) -> Option<u64> {
         (token.leaf != u32::MAX).then_some(hint_to(token.leaf, token.position))
     }
 
-    /// The hinted node, whatever its state, and the slot.
+    /// Returns the hinted node, in whatever state, and the slot.
     #[inline(always)]
     fn hinted(&self, hint: u64) -> Option<(Node<'_>, usize)> {
         let (leaf, slot) = parts_of(hint);
         Some((self.arena.node(leaf)?, usize::from(slot)))
     }
 
-    /// See [`crate::Index::prefetch_hint`]: the header and the line of the value, as they are in a large leaf.
+    /// See [`crate::Index::prefetch_hint`]. Loads the header and the line of the value, at their places in a large
+    /// leaf.
     #[inline(always)]
     pub(crate) fn prefetch_hinted(&self, hint: u64) {
         let (leaf, slot) = parts_of(hint);
@@ -55,7 +56,7 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// See [`crate::Index::find_at_hint`]. Looks in the hinted leaf and in the next one, where a split moves slots to.
+    /// See [`crate::Index::find_at_hint`]. Looks in the hinted leaf and in the next one, to which a split moves slots.
     pub(crate) fn find_hinted(&self, hint: u64, reference: Ref) -> Option<Hinted> {
         let (node, slot) = self.hinted(hint).filter(|_| reference.is_some())?;
         let found = |node: Node<'_>, at: usize, sibling| Hinted { hint: hint_to(node.meta().id(), at as u16), sibling };
@@ -84,7 +85,7 @@ impl<P: Protocol> BTree<P> {
     fn look(node: Node<'_>, slot: usize, reference: Ref) -> Result<Look<'_>, Restart> {
         let version = node.version().try_read()?;
         let (leaf, meta) = (Leaf(node), node.meta());
-        // The class bounds the slots. (Memory that was never a node passes for an empty leaf of the smallest class.)
+        // The class bounds the slots. (Memory that was never a node counts as an empty leaf of the smallest class.)
         if meta.level() > 0 || meta.class() > LARGE {
             return Err(Restart);
         }
@@ -100,7 +101,8 @@ impl<P: Protocol> BTree<P> {
         })
     }
 
-    /// Replaces `old` if the leaf holds it. What was seen at the version is there still when the leaf is locked at it.
+    /// Replaces `old` if the leaf holds it. The leaf is locked at the version of the search, so `old` is still there
+    /// then.
     fn replace_in_leaf(node: Node<'_>, slot: usize, old: Ref, new: Ref) -> Result<Look<'_>, Restart> {
         let look = Self::look(node, slot, old)?;
         if let Look::Here(at, mut version) = look {

@@ -4,16 +4,17 @@
 //! word 0 version | 1 meta | 2..31 separators | 32, 33 unused | 34..63 separators | 64..94 addresses of children | 95, 96 unused | 97..126 addresses of children
 //! ```
 //!
-//! Both halves of the separators are searched alike: two other words, thirty separators, and 256 bytes behind each word a child. So a
-//! search takes one comparison to choose the half and four to count in it, with neither a look at the number of separators nor one at the other half.
+//! Both halves of the separators are searched alike. Each consists of two other words and thirty separators; 63 words
+//! after each separator stands the child to its right. So a search takes one comparison to choose the half and four to
+//! count in it, and reads neither the number of separators nor the other half.
 //!
 //! # Invariants
 //!
 //! * I1. Separators ascend strictly. All slices under child i are below separator i; those under child i+1 are not.
-//! * I2. A node with n separators has n+1 children, all of one level less. n is at least 1, and [`MIN_SEPARATORS`] after the
-//!   next delete has passed, except in the root.
-//! * I3. What is behind the last separator is the largest number, and what is behind the last child is that child again. So a search finds the last child even
-//!   where it counts too far.
+//! * I2. A node with n separators has n+1 children, all of the next lower level. n is at least 1, and at least
+//!   [`MIN_SEPARATORS`] after the next delete has passed, except in the root.
+//! * I3. Every place after the last separator holds the largest number, and every place after the last child holds that
+//!   child again. So a search finds the last child even where it counts too far.
 
 use crate::common::node::{Meta, Node};
 use crate::common::search::{HALF_WORDS, Half, is_wide};
@@ -22,14 +23,14 @@ use std::hint::select_unpredictable;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Words that stand before the separators of a half: in the first one the version and meta.
+/// Words before the separators of a half: in the first half, version and meta.
 const AHEAD: usize = 2;
 /// Separators of a half.
 const HALF: usize = HALF_WORDS - AHEAD;
 const CHILDREN: usize = 2 * HALF_WORDS;
 /// Separators of a full node.
 pub(super) const MAX_SEPARATORS: usize = 2 * HALF;
-/// Below this a delete that passes merges the node with a sibling or evens them out.
+/// A node with fewer separators is merged or evened out with a sibling by the next delete that passes.
 pub(super) const MIN_SEPARATORS: usize = 12;
 
 /// A node seen as an inner node.
@@ -51,7 +52,7 @@ fn child_word(i: usize) -> usize {
 }
 
 impl<'a> Inner<'a> {
-    /// Separators in use; never more than fit, whatever the words hold.
+    /// Number of separators in use; never more than fit, whatever the words hold.
     #[inline(always)]
     pub(super) fn count(self, meta: Meta) -> usize {
         meta.count().min(MAX_SEPARATORS)
@@ -69,29 +70,33 @@ impl<'a> Inner<'a> {
         self.word(separator_word(i)).load(Relaxed)
     }
 
-    /// The address of child `i`, to be followed once the version is validated (N2).
+    /// The address of child `i`. May be followed only after the version is validated (N2).
     #[inline(always)]
     pub(super) fn child(self, i: usize) -> u64 {
-        // The child's words are visible by this node's version, which was loaded with acquire before and is validated before the address is followed.
+        // The child's words are visible by this node's version, which was loaded with acquire before and is validated
+        // before the address is followed.
         self.word(child_word(i)).load(Relaxed)
     }
 
-    /// Where the half begins that leads to `slice`, and how many of its words, those before the separators included, are not above it.
+    /// Returns the first word of the half that leads to `slice`, and how many of its words are not above `slice`,
+    /// including those before the separators.
     #[inline(always)]
     fn count_in_half(self, wide: bool, slice: u64) -> (usize, usize) {
         let start = select_unpredictable(self.separator(HALF) <= slice, HALF_WORDS, 0);
-        // SAFETY: inner nodes have 128 words and are aligned to their size, and halves of separators begin with the words 0 and 32.
+        // SAFETY: inner nodes have 128 words and are aligned to their size, and the halves of separators begin at the
+        // words 0 and 32.
         (start, unsafe { Half { words: self.word(start), ahead: AHEAD }.not_above(wide, slice) })
     }
 
-    /// The address of the child that leads to `slice`, to be followed once the version is validated (N2). `wide`: what [`search::is_wide`](crate::common::search::is_wide) says.
+    /// The address of the child that leads to `slice`. May be followed only after the version is validated (N2). `wide`
+    /// is the result of [`search::is_wide`](crate::common::search::is_wide).
     #[inline(always)]
     pub(super) fn child_for(self, wide: bool, slice: u64) -> u64 {
         let (start, count) = self.count_in_half(wide, slice);
         self.word(CHILDREN - AHEAD + start + count).load(Relaxed)
     }
 
-    /// Which child leads to `slice`.
+    /// The index of the child that leads to `slice`.
     #[inline(always)]
     pub(super) fn find(self, meta: Meta, slice: u64) -> usize {
         let (start, count) = self.count_in_half(is_wide(), slice);
@@ -116,15 +121,15 @@ impl<'a> Inner<'a> {
         debug_assert!(count < MAX_SEPARATORS && at <= count);
         let (mut next, mut from) = ((separator, right), at);
         if at < HALF {
-            // The last of the first half go over to the second one.
+            // The last entry of the first half moves to the second one.
             let last = (self.separator(HALF - 1), self.child(HALF));
-            // SAFETY: the words from these to the half's ends; the caller has the node locked.
+            // SAFETY: the words from these to the end of the half; the caller has the node locked.
             unsafe { shift::up(self.places(at), HALF - 1 - at) };
             self.set_separator(at, separator);
             self.set_child(at + 1, right);
             (next, from) = (last, HALF);
         }
-        // SAFETY: as above, of the second half.
+        // SAFETY: as above, for the second half.
         unsafe { shift::up(self.places(from), MAX_SEPARATORS - 1 - from) };
         self.set_separator(from, next.0);
         self.set_child(from + 1, next.1);
@@ -140,25 +145,25 @@ impl<'a> Inner<'a> {
         let count = meta.count();
         debug_assert!(at < count);
         if at < HALF {
-            // SAFETY: the words from these to the half's ends; the caller has the node locked.
+            // SAFETY: the words from these to the end of the half; the caller has the node locked.
             unsafe { shift::down(self.places(at), HALF - 1 - at) };
             self.set_separator(HALF - 1, self.separator(HALF));
             self.set_child(HALF, self.child(HALF + 1));
         }
         let from = at.max(HALF);
-        // SAFETY: as above, of the second half.
+        // SAFETY: as above, for the second half.
         unsafe { shift::down(self.places(from), MAX_SEPARATORS - 1 - from) };
         self.set_separator(MAX_SEPARATORS - 1, u64::MAX);
         self.repeat_child(count - 1);
         self.0.set_meta(meta.with_count(count - 1));
     }
 
-    /// Where separator `i` and the child to its right stand.
+    /// Pointers to separator `i` and to the child to its right.
     fn places(self, i: usize) -> [*const AtomicU64; 2] {
         [self.word(separator_word(i)), self.word(child_word(i + 1))].map(std::ptr::from_ref)
     }
 
-    /// Copies child `last` to all places behind it (I3).
+    /// Copies child `last` to all places after it (I3).
     fn repeat_child(self, last: usize) {
         let address = self.child(last);
         (last + 1..=MAX_SEPARATORS).for_each(|i| self.set_child(i, address));
@@ -174,7 +179,7 @@ impl<'a> Inner<'a> {
         self.0.set_meta(self.0.meta().with_count(separators.len()));
     }
 
-    /// Appends what the node holds.
+    /// Appends the node's separators and children.
     pub(super) fn take(self, separators: &mut Vec<u64>, children: &mut Vec<u64>) {
         let count = self.count(self.0.meta());
         separators.extend((0..count).map(|i| self.separator(i)));
@@ -196,7 +201,7 @@ mod tests {
     use crate::common::node::LARGE;
     use crate::conformance::Rng;
 
-    /// A node beside the plain lists of what it should hold.
+    /// A node, with plain lists of what it should hold.
     struct Pair<'a> {
         inner: Inner<'a>,
         separators: Vec<u64>,
@@ -204,7 +209,7 @@ mod tests {
     }
 
     impl Pair<'_> {
-        /// Compares all, and searches at and around each separator.
+        /// Compares everything, and searches at and around each separator.
         fn check(&self) {
             let (mut separators, mut children) = (Vec::new(), Vec::new());
             self.inner.take(&mut separators, &mut children);
@@ -244,7 +249,7 @@ mod tests {
             let mut random = Rng::new(seed);
             for step in 0..400 {
                 let count = pair.separators.len();
-                // Full at times, nearly empty at times, at either end and in the middle.
+                // Full at times, nearly empty at times, with changes at either end and in the middle.
                 let grow = random.below(100) < if step / 100 % 2 == 0 { 80 } else { 20 };
                 if grow && count < MAX_SEPARATORS {
                     let separator = match random.below(8) {

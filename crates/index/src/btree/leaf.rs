@@ -10,7 +10,8 @@
 //!
 //! * L1. Slots ascend by (slice, rank) without equals.
 //! * L2. Slots of one slice lie in one leaf, so that separators need no rank. There are at most nine of them.
-//! * L3. `next` changes under this leaf's lock. The `previous` of a leaf changes under the lock of the leaf whose `next` it is.
+//! * L3. `next` changes under this leaf's lock. The `previous` of a leaf changes under the lock of the leaf whose
+//!   `next` it is.
 //! * L4. Every leaf has a slot, except the root of layer 0 when it is a leaf.
 
 use crate::common::node::{LARGE, Meta, Node, node_bytes};
@@ -48,7 +49,7 @@ pub(super) struct Entry {
 pub(crate) struct Leaf<'a>(pub(super) Node<'a>);
 
 impl<'a> Leaf<'a> {
-    /// The slots in use; never more than the class has, whatever the words hold.
+    /// Number of slots in use; never more than the class has, whatever the words hold.
     #[inline(always)]
     pub(super) fn count(self, meta: Meta) -> usize {
         meta.count().min(capacity(meta.class()))
@@ -83,27 +84,27 @@ impl<'a> Leaf<'a> {
         (self.load(KINDS + i / 16) >> (i % 16 * 4) & 15) as u8
     }
 
-    /// Slot `i`'s value. Meta says where values begin.
+    /// The value of slot `i`. `meta` determines where values begin.
     #[inline(always)]
     pub(super) fn value(self, meta: Meta, i: usize) -> u64 {
         debug_assert!(i < capacity(meta.class()));
         self.load(SLICES + capacity(meta.class()) + i)
     }
 
-    /// As [`Leaf::count`], of a large leaf.
+    /// As [`Leaf::count`], for a large leaf.
     #[inline(always)]
     pub(super) fn large_count(self, meta: Meta) -> usize {
         meta.count().min(LEAF_SLOTS)
     }
 
-    /// As [`Leaf::value`], of a large leaf.
+    /// As [`Leaf::value`], for a large leaf.
     #[inline(always)]
     pub(super) fn large_value(self, i: usize) -> u64 {
         debug_assert!(i < LEAF_SLOTS);
         self.load(SLICES + LEAF_SLOTS + i)
     }
 
-    /// The word of slot `i`'s value: the cell of a layer.
+    /// The word of slot `i`'s value, which may be the cell of a layer.
     pub(super) fn value_word(self, i: usize) -> &'a AtomicU64 {
         let capacity = capacity(self.0.meta().class());
         debug_assert!(i < capacity);
@@ -123,7 +124,7 @@ impl<'a> Leaf<'a> {
         Entry { slice: self.slice(i), kind: self.kind(i), value: self.value(meta, i) }
     }
 
-    /// Starts loading what a scan reads of the large leaf at `address`: its header and its values.
+    /// Starts loading the parts of the large leaf at `address` that a scan reads: its header and its values.
     #[inline(always)]
     pub(super) fn prefetch_for_scan(address: u64) {
         for line in std::iter::once(0).chain((SLICES + LEAF_SLOTS) / 8..node_bytes(LARGE) / 64) {
@@ -131,14 +132,15 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// Starts loading what a hint is compared with in the leaf at `address`, if that is a large one: its header and slot `i`'s value.
+    /// Starts loading the parts of the leaf at `address` that a hint is compared with, if the leaf is large: its header
+    /// and slot `i`'s value.
     #[inline(always)]
     pub(super) fn prefetch_for_hint(address: u64, i: usize) {
         hither_sync::prefetch_read(address as *const u8);
         hither_sync::prefetch_read((address as *const u64).wrapping_add(SLICES + LEAF_SLOTS + i.min(LEAF_SLOTS - 1)));
     }
 
-    /// The address of the next leaf of the layer, or 0. To be followed once the version is validated (N2).
+    /// The address of the next leaf of the layer, or 0. May be followed only after the version is validated (N2).
     #[inline(always)]
     pub(super) fn next(self) -> u64 {
         self.load(NEXT)
@@ -150,14 +152,14 @@ impl<'a> Leaf<'a> {
         self.load(PREVIOUS)
     }
 
-    /// The first position not before (slice, rank), and the kind of the slot there if it is that pair.
+    /// Returns the first position not before (slice, rank), and the kind of the slot there if the slot is that pair.
     #[inline(always)]
     pub(super) fn find(self, meta: Meta, slice: u64, rank: u8) -> (usize, Option<u8>) {
         let count = self.count(meta);
         let mut at = if meta.class() == LARGE {
             self.find_word(meta, slice)
         } else {
-            // SAFETY: `count` words lie behind the header in every class.
+            // SAFETY: `count` words follow the header in every class.
             unsafe { search::lower_bound(self.0.word(SLICES), count, slice) }
         };
         while at < count && self.slice(at) == slice {
@@ -170,7 +172,7 @@ impl<'a> Leaf<'a> {
         (at, None)
     }
 
-    /// As [`Leaf::find`], with the value of that slot (0 if there is none), all of it as it was at `version`.
+    /// As [`Leaf::find`], with the value of that slot (0 if there is none), everything as it was at `version`.
     #[inline(always)]
     pub(super) fn find_at(self, version: u64, slice: u64, rank: u8) -> Result<(usize, Option<u8>, u64), Restart> {
         let meta = self.0.meta();
@@ -180,7 +182,7 @@ impl<'a> Leaf<'a> {
         Ok((position, kind, value))
     }
 
-    /// In a large leaf: the first position not before `slice`.
+    /// Returns the first position not before `slice`, in a large leaf.
     #[inline(always)]
     pub(super) fn find_word(self, meta: Meta, slice: u64) -> usize {
         debug_assert_eq!(meta.class(), LARGE);
@@ -188,7 +190,8 @@ impl<'a> Leaf<'a> {
         unsafe { search::Block { words: self.0.word(SLICES), first: 0, count: self.count(meta) }.lower_bound(slice) }
     }
 
-    /// In a large leaf: where the first slot of `slice` is; not below the count if it has none. `wide`: what [`search::is_wide`] says.
+    /// Returns the position of the first slot of `slice` in a large leaf; not below the count if it has none. `wide` is
+    /// the result of [`search::is_wide`].
     #[inline(always)]
     pub(super) fn position_of(self, wide: bool, meta: Meta, slice: u64) -> usize {
         debug_assert_eq!(meta.class(), LARGE);
@@ -196,7 +199,7 @@ impl<'a> Leaf<'a> {
         unsafe { search::Block { words: self.0.word(SLICES), first: 0, count: self.large_count(meta) }.position(wide, slice) }
     }
 
-    /// The place nearest to `wanted` among these, each between two slots, where the leaf may be cut (L2).
+    /// The position nearest to `wanted` among `places` at which the leaf may be cut, between two slots (L2).
     pub(super) fn cut_near(self, wanted: usize, places: RangeInclusive<usize>) -> Option<usize> {
         let may_cut = |at: &usize| places.contains(at) && self.slice(*at - 1) != self.slice(*at);
         (0..LEAF_SLOTS).flat_map(|distance| [wanted.wrapping_sub(distance), wanted + distance]).find(may_cut)
@@ -237,7 +240,7 @@ impl<'a> Leaf<'a> {
         self.store(NEXT, address);
     }
 
-    /// See L3 for who may.
+    /// See L3 for who may call this.
     pub(super) fn set_previous(self, address: u64) {
         self.store(PREVIOUS, address);
     }
@@ -259,7 +262,8 @@ impl<'a> Leaf<'a> {
         let (count, values) = (meta.count(), SLICES + capacity(meta.class()));
         debug_assert!(count < capacity(meta.class()) && at <= count);
         let moved = count.min(capacity(meta.class()) - 1).saturating_sub(at);
-        // SAFETY: slices and values each have room for one more behind these, and do not meet; the caller has the leaf locked.
+        // SAFETY: slices and values each have room for one more after these and do not overlap; the caller has the leaf
+        // locked.
         unsafe { shift::up(self.pointers([SLICES + at, values + at]), moved) };
         self.store(SLICES + at, entry.slice);
         self.store(values + at, entry.value);
@@ -267,7 +271,7 @@ impl<'a> Leaf<'a> {
         self.0.set_meta(meta.with_count(count + 1));
     }
 
-    /// Pointers to these words, to be followed as far as the node goes.
+    /// Pointers to these words. They may be followed within the node.
     #[inline(always)]
     fn pointers(self, words: [usize; 2]) -> [*const AtomicU64; 2] {
         words.map(|word| (self.0.address() as *const AtomicU64).wrapping_add(word))
@@ -293,7 +297,8 @@ impl<'a> Leaf<'a> {
         let (count, values) = (meta.count(), SLICES + capacity(meta.class()));
         debug_assert!(at < count);
         let moved = count.min(capacity(meta.class())).saturating_sub(at + 1);
-        // SAFETY: the words are those of the slots from `at` on, and slices and values do not meet; the caller has the leaf locked.
+        // SAFETY: the words are those of the slots from `at` on, and slices and values do not overlap; the caller has
+        // the leaf locked.
         unsafe { shift::down(self.pointers([SLICES + at, values + at]), moved) };
         let (word, shift) = (at / 16, at % 16 * 4);
         let mut carry = 0;

@@ -1,4 +1,5 @@
-//! Many lookups at once: all of a group take one step, then all the next, so that their cache misses overlap.
+//! Many lookups at once: all lookups of a group take one step, then all take the next, so that their cache misses
+//! overlap.
 
 use super::BTree;
 use super::inner::Inner;
@@ -10,10 +11,10 @@ use crate::common::slice::{LAYER, LONGER, slice_at};
 use crate::common::version::Restart;
 use crate::{Key, Ref, Resolver};
 
-/// Lookups in flight. More than the line fill buffers of a core gain nothing.
+/// Number of lookups in flight. More than a core has line fill buffers would gain nothing.
 pub(crate) const GROUP: usize = 16;
 
-/// What a lookup does next. Each step ends with a prefetch of what the next one reads.
+/// What a lookup does next. Each step ends with a prefetch of the memory that the next step reads.
 #[derive(Clone, Copy)]
 enum Step<'a> {
     /// Takes the node's version, coupled with the one above, and searches it.
@@ -41,9 +42,9 @@ struct Walk<'a> {
     step: Step<'a>,
     slice: u64,
     rank: u8,
-    /// No skip so far.
+    /// Whether no layer so far skips slices.
     exact: bool,
-    /// The next search begins a layer: read its skip.
+    /// Whether the next search begins a layer: then its skip is read.
     entering: bool,
     depth: usize,
 }
@@ -58,7 +59,8 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// Looks up those of at most [`GROUP`] keys that have a root of layer 0 to begin at; what was changed meanwhile, by `singly`.
+    /// Looks up those of at most [`GROUP`] keys that have a root of layer 0 to begin at. Keys whose search met a change
+    /// are looked up by `singly`.
     #[inline(always)]
     pub(crate) fn lookup_group<'a, R: Resolver>(
         &'a self,
@@ -105,7 +107,7 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// One step; the result if it was the last.
+    /// Takes one step; returns the result if it was the last.
     #[inline(always)]
     fn advance<'a, R: Resolver>(&'a self, walk: &mut Walk<'a>, key: &[u8], resolver: &R) -> Result<Option<Ref>, Restart> {
         match walk.step {
@@ -114,7 +116,8 @@ impl<P: Protocol> BTree<P> {
                 let value = leaf.value(leaf.0.meta(), position);
                 leaf.0.version().check(version)?;
                 if kind == LAYER {
-                    // SAFETY: the version says that the slot is a live layer's (N2); the caller's pin keeps its root from being recycled.
+                    // SAFETY: the version says that the slot is a live layer's (N2); the caller's pin keeps its root
+                    // from being recycled.
                     let node = unsafe { Node::from_address(value) };
                     Node::prefetch(value, KEY_LINES);
                     walk.entering = true;
@@ -154,7 +157,8 @@ impl<P: Protocol> BTree<P> {
             let address = inner.child_for(search::is_wide(), walk.slice);
             Node::prefetch(address, KEY_LINES);
             node.version().check(version)?;
-            // SAFETY: the version says that the address is a live child's (N2); the caller's pin keeps it from being recycled.
+            // SAFETY: the version says that the address is a live child's (N2); the caller's pin keeps it from being
+            // recycled.
             let child = unsafe { Node::from_address(address) };
             walk.step = Step::Search { above: node, above_version: version, node: child };
             return Ok(None);

@@ -2,28 +2,35 @@
 //!
 //! # Structure
 //!
-//! A *layer* is a B+-tree over one slice of the key (see `slice`). Layer 0 covers the first eight bytes. A slot of a leaf holds the
-//! reference of a key that ends in this slice, or of the only key that goes on behind it (its rest is not stored: the
-//! [`Resolver`] knows it), or the next layer, if there are two such keys or more. Keys of eight bytes live in layer 0
-//! alone and are verified by their slot without a look at the log.
+//! A *layer* is a B+-tree over one slice of the key (see `slice`). Layer 0 covers the first eight bytes. A slot of a
+//! leaf holds one of three things:
 //!
-//! A layer leaves out the slices that all its keys share (`skip`), so two keys with a common prefix of 64 KiB cost one leaf of 128 bytes.
-//! A path through a skip is verified against the log once, at its end.
+//! * the reference of a key that ends in this slice;
+//! * the reference of the only key that goes on after it (the rest of that key is not stored: the [`Resolver`] knows
+//!   it);
+//! * the next layer, if two or more keys go on after it.
+//!
+//! Keys of eight bytes live in layer 0 alone and are verified by their slot, without reading the log.
+//!
+//! A layer leaves out the slices that all its keys share (`skip`), so two keys with a common prefix of 64 KiB cost one
+//! leaf of 128 bytes. A path through a skip is verified against the log once, at its end.
 //!
 //! # Thread safety
 //!
-//! Optimistic lock coupling (`version`). Lookups and scans store nothing and take no lock; they wait only while a writer is inside the
-//! short section of a node that they read, and start again if it changed. Writers lock the nodes that they change, at the
-//! versions at which they read them; they never wait for a second lock. A single write claims its leaf before the caller's flush and
-//! changes it afterwards (`claim`).
+//! Optimistic lock coupling (`version`). Lookups and scans store nothing and take no lock. They wait only while a
+//! writer is inside the short section of a node that they read, and start again if that node changed. Writers lock the
+//! nodes that they change, at the versions at which they read them; they never wait for a second lock. A single write
+//! claims its leaf before the caller's flush and changes it afterwards (`claim`).
 //!
 //! # Invariants
 //!
 //! N1–N2 in `node`, L1–L4 in `leaf`, I1–I3 in `inner`, and:
 //!
 //! * T1. Every layer but the first has at least one key; the root of an inner level has at least two children.
-//! * T2. A change of a root changes one word, under the lock of what holds it: the tree's own cell for layer 0, the leaf above for others. The root of before gets a new
-//!   version (or becomes obsolete) behind that store, and so does a node that becomes the root, unless it is fresh: by this, readers of layer 0 need not look at the cell's version.
+//! * T2. A change of a root changes one word, under the lock of what holds it: the tree's own cell for layer 0, the
+//!   leaf above for other layers. After that store the old root gets a new version (or becomes obsolete), and so does a
+//!   node that becomes the root, unless it is fresh. Because of this, readers of layer 0 need not check the cell's
+//!   version.
 //! * T3. A leaf's range of slices only changes under its lock, with a new version. So a writer that locks a leaf at
 //!   the version of its search inserts in the right place.
 //! * T4. Only leaves are claimed.
@@ -71,12 +78,12 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The ordered index. See the module's head.
+/// The ordered index. See the head of the module.
 pub type BTreeIndex = BTree<Sound>;
 
 /// The ordered index with the steps of its protocol exposed to tests.
 pub struct BTree<P: Protocol> {
-    /// Where layer 0 begins.
+    /// The root of layer 0.
     pub(crate) root: Padded<RootCell>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) keys: Counter<31>,
@@ -89,11 +96,12 @@ pub(crate) struct RootCell {
     pub(crate) address: AtomicU64,
 }
 
-/// Where a key is or would go. A copy of numbers: harmless at any age.
+/// Where a key is or would go. It holds only numbers and is harmless at any age.
 #[derive(Clone, Copy, Debug)]
 pub struct Token {
     pub(crate) leaf: u32,
-    /// The layer's number: if no layer on the way skips slices, its slices begin at eight times this. With the flags.
+    /// The layer's number, with the flags: if no layer on the way skips slices, this layer's slices begin at eight
+    /// times it.
     pub(crate) place: u16,
     pub(crate) position: u16,
     pub(crate) version: u64,
@@ -104,7 +112,7 @@ impl Token {
     pub(crate) const FOUND: u16 = 1 << 14;
     /// No layer on the way skips slices, and the slot (if found) holds the whole key.
     pub(crate) const EXACT: u16 = 1 << 15;
-    /// Leads nowhere.
+    /// A token that leads nowhere.
     pub(crate) const NOWHERE: Token = Token { leaf: u32::MAX, place: 0, position: 0, version: 0 };
 
     #[inline(always)]
@@ -130,7 +138,7 @@ impl<P: Protocol> BTree<P> {
         Self::with_root(|arena| arena.allocate(0).publish().address())
     }
 
-    /// An index over the root that `make` makes.
+    /// An index over the root that `make` returns.
     pub(crate) fn with_root(make: impl FnOnce(&Arena) -> u64) -> Self {
         let arena = Arena::new();
         let root = Padded(RootCell { version: Version::new(), address: AtomicU64::new(make(&arena)) });
@@ -154,7 +162,7 @@ impl<P: Protocol> Index for BTree<P> {
     type Token = Token;
     type Prepared = Located<Token>;
 
-    /// Loads the root's cell and first line. The levels below are a matter of the search itself.
+    /// Reads the root's cell and starts loading the root's first line. The levels below are left to the search itself.
     #[inline(always)]
     fn prefetch(&self, _key: Key<'_>) {
         hither_sync::prefetch_read(self.root.address.load(Ordering::Relaxed) as *const u8);

@@ -1,9 +1,10 @@
-//! Moving many slots at once: between leaves that are evened out or joined, and into a new one.
+//! Moving many slots at once: between leaves that are evened out or merged, and into a new one.
 //!
-//! For the holder of the leaves' locks, or of a claim as long as a leaf is only read, or of a fresh leaf. Word by word, since the same words are read again
-//! soon: a wider load would wait until what it spans has left the store buffer, in which it stands behind a write's fence ([`shift`](crate::common::shift)).
+//! For the holder of the leaves' locks, or of a fresh leaf; a claim suffices for a leaf that is only read. Slots are
+//! moved word by word, since the same words are read again soon: a wider load would wait until the words that it spans
+//! have left the store buffer, where they stand behind a write's fence ([`shift`](crate::common::shift)).
 //!
-//! Cost: O(slots of the leaves); slices and values two words for each slot, kinds four words in all.
+//! Cost: O(slots of the leaves); two words for the slice and the value of each slot, four words for all kinds.
 
 use super::leaf::{Entry, KINDS, Leaf, SLICES, capacity};
 
@@ -12,7 +13,7 @@ use super::leaf::{Entry, KINDS, Leaf, SLICES, capacity};
 struct Kinds([u64; 4]);
 
 impl Kinds {
-    /// Those of the first `count` slots.
+    /// The kinds of the first `count` slots.
     fn first(self, count: usize) -> Kinds {
         Kinds(std::array::from_fn(|word| match count.saturating_sub(word * 16) {
             0 => 0,
@@ -21,14 +22,14 @@ impl Kinds {
         }))
     }
 
-    /// All of them `by` slots farther up.
+    /// All kinds, moved up by `by` slots.
     fn up(self, by: usize) -> Kinds {
         let (words, bits) = (by / 16, by % 16 * 4);
         let at = |word: usize, back: usize| word.checked_sub(words + back).map_or(0, |word| self.0[word]);
         Kinds(std::array::from_fn(|word| at(word, 0) << bits | at(word, 1).checked_shr(64 - bits as u32).unwrap_or(0)))
     }
 
-    /// Those from slot `by` on, so far down.
+    /// The kinds from slot `by` on, moved down by `by` slots.
     fn down(self, by: usize) -> Kinds {
         let (words, bits) = (by / 16, by % 16 * 4);
         let at = |word: usize| self.0.get(words + word).copied().unwrap_or(0);
@@ -41,7 +42,8 @@ impl Kinds {
 }
 
 impl Leaf<'_> {
-    /// Puts `count` slots of `from`, its slot `first` the first of them, before this leaf's slot `at`. There must be room for them.
+    /// Inserts `count` slots of `from`, beginning with its slot `first`, before this leaf's slot `at`. There must be
+    /// room for them.
     pub(super) fn take(self, at: usize, from: Leaf<'_>, first: usize, count: usize) {
         let theirs = from.0.meta();
         debug_assert!(first + count <= theirs.count());
@@ -62,7 +64,7 @@ impl Leaf<'_> {
         self.set_kind(at, entry.kind);
     }
 
-    /// Moves the slots from `at` on up by `count`, whose place has no kinds then; returns where values begin.
+    /// Moves the slots from `at` on up by `count`, and clears the kinds of the gap. Returns where values begin.
     fn open(self, at: usize, count: usize) -> usize {
         let meta = self.0.meta();
         let (capacity, own) = (capacity(meta.class()), meta.count());
@@ -72,7 +74,7 @@ impl Leaf<'_> {
                 self.store(run + i + count, self.load(run + i));
             }
         }
-        // Beyond them may stand anything.
+        // The kinds beyond the leaf's own slots may hold anything.
         let kinds = self.kinds().first(own);
         self.set_kinds(kinds.first(at).or(kinds.down(at).up(at + count)));
         self.0.set_meta(meta.with_count(own + count));
@@ -114,7 +116,7 @@ mod tests {
     use crate::common::arena::Arena;
     use crate::common::node::LARGE;
 
-    /// Slots that are moved between leaves arrive as they were, whatever kinds they have; and nothing is left of what was removed.
+    /// Slots that move between leaves arrive unchanged, whatever kinds they have, and nothing is left of removed slots.
     #[test]
     fn slots_move_as_in_vectors() {
         let arena = Arena::new();

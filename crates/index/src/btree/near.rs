@@ -1,10 +1,12 @@
-//! The short way of a single write to its leaf, for the commonest: the tree is gone down as soon as the key is known, and the leaf is kept until the write ends.
+//! The short way of a single write to its leaf, for the commonest writes. The tree is descended as soon as the key is
+//! known, and the leaf is remembered until the write ends.
 //!
-//! A leaf is sixteen lines. Whoever asks for them early has other work to do until they come, and the fewer instructions lie between the flush of
-//! one write and the lines that the next one asks for, the likelier the processor does both at once (`docs/adr/0010`).
+//! A leaf has sixteen lines. A writer that requests them early has other work to do until they arrive. The fewer
+//! instructions lie between the flush of one write and the lines that the next one requests, the likelier the processor
+//! does both at once (`docs/adr/0010`).
 //!
-//! The protocol is that of [`super::claim`]: what is found is a hint until the leaf is claimed at the version of the search. Thread safety as there; what is found
-//! holds under the epoch pin under which it was.
+//! The protocol is that of [`super::claim`]: what is found is a hint until the leaf is claimed at the version of the
+//! search. Thread safety: as there. What is found is valid under the epoch pin under which it was found.
 
 use super::leaf::Leaf;
 use super::protocol::Protocol;
@@ -13,27 +15,28 @@ use super::{BTree, Token};
 use crate::Ref;
 use crate::common::version::Restart;
 
-/// The leaf to which a key leads, and its version, if they are known.
+/// The leaf to which a key leads, and the leaf's version, if they are known.
 #[derive(Clone, Copy)]
 pub struct NearLeaf<'a>(Option<(Leaf<'a>, u64)>);
 
-/// What was seen of a key's place before the leaf was claimed: where the key is or goes, if the leaf does not change.
+/// A key's place as seen before the leaf was claimed: where the key is or goes if the leaf does not change.
 #[derive(Clone, Copy)]
 pub struct LeafSight<'a> {
     leaf: Leaf<'a>,
-    /// The place, for whoever ends the claim otherwise: see [`crate::Index::install_locked`].
+    /// The place, for a caller that ends the claim in another way: see [`crate::Index::install_locked`].
     pub token: Token,
     /// The key's entry; none if the key is absent.
     pub seen: Ref,
 }
 
 impl NearLeaf<'_> {
-    /// Nothing is known.
+    /// No leaf is known.
     pub const NONE: Self = NearLeaf(None);
 }
 
 impl<P: Protocol> BTree<P> {
-    /// Goes down to the leaf for a key of eight bytes, given as they lie in memory, and starts loading it. Under the caller's epoch pin.
+    /// Descends to the leaf for a key of eight bytes, given as a native-endian word, and starts loading it. Call under
+    /// an epoch pin.
     #[inline(always)]
     pub fn near_leaf(&self, word: u64) -> NearLeaf<'_> {
         NearLeaf(self.try_near(u64::from_be(word)).ok())
@@ -45,7 +48,8 @@ impl<P: Protocol> BTree<P> {
         self.descend_from_inner(root, version, slice)
     }
 
-    /// Looks for the key for which `near` was found under the caller's epoch pin. `None` if the leaf alone does not prove what it says of the key.
+    /// Looks for the key for which `near` was found under the caller's epoch pin. `None` if the leaf alone does not
+    /// prove whether it holds the key.
     #[inline(always)]
     pub fn sight_word<'a>(&'a self, near: NearLeaf<'a>, word: u64) -> Option<LeafSight<'a>> {
         if let NearLeaf(Some(near)) = near
@@ -62,7 +66,7 @@ impl<P: Protocol> BTree<P> {
         Ok(LeafSight { leaf, token: located.token, seen: located.candidate })
     }
 
-    /// The leaf has changed since, or was locked, or there is none below an inner node.
+    /// Repeats the search: the leaf has changed since or was locked, or the root is a leaf.
     #[inline(never)]
     fn sight_word_again(&self, word: u64) -> Option<LeafSight<'_>> {
         match self.try_near(u64::from_be(word)).and_then(|near| self.try_sight(near, word)) {
@@ -71,7 +75,7 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// As [`BTree::sight_word`], of any key.
+    /// As [`BTree::sight_word`], for any key.
     #[inline(never)]
     pub fn sight_key(&self, key: &[u8]) -> Option<LeafSight<'_>> {
         let found = self.find(key);
@@ -85,7 +89,7 @@ impl<P: Protocol> BTree<P> {
         self.claim_leaf(sight.leaf, sight.token)
     }
 
-    /// Ends [`BTree::claim_seen`] by putting `new` (none: removes the key) in the place that was seen.
+    /// Ends [`BTree::claim_seen`] by putting `new` in the place that was seen; if `new` is none, removes the key.
     #[inline(always)]
     pub fn replace_seen(&self, sight: &LeafSight<'_>, key: &[u8], new: Ref) {
         self.replace_in_claimed(&Whole(self), (sight.leaf, sight.token), key, sight.seen, new);
@@ -101,15 +105,16 @@ mod tests {
     use hither_sync::epoch;
     use std::collections::BTreeMap;
 
-    /// What a write by the short way came to.
+    /// How a write by the short way ended.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     enum Way {
         Written,
-        /// The long way is asked, nothing was changed.
+        /// The write is left to the long way; nothing was changed.
         Left,
     }
 
-    /// A write of eight bytes as the engine's lean path makes it. `early` comes between the way down and the look at the leaf, `late` between that and the claim.
+    /// Writes eight bytes as the engine's lean path does. `early` runs between the descent and the look at the leaf,
+    /// `late` between that look and the claim.
     fn write_short(bench: &Bench<BTreeIndex>, key: u64, new: Ref, early: impl FnOnce(), late: impl FnOnce()) -> (Way, Ref) {
         let index = &bench.index;
         let _pin = epoch::pin();
@@ -124,7 +129,8 @@ mod tests {
         (Way::Written, sight.seen)
     }
 
-    /// As [`write_short`], or else by the long way. `map` is what the index holds of the writer's keys, before and after.
+    /// As [`write_short`]; if that fails, writes by the long way. `map` is what the index holds of the writer's keys,
+    /// and is updated.
     fn write_noted(
         bench: &Bench<BTreeIndex>,
         map: &mut BTreeMap<[u8; 8], Ref>,
@@ -157,7 +163,7 @@ mod tests {
             let bench = Bench::new(BTreeIndex::new());
             let (mut map, mut random) = (BTreeMap::new(), Rng::new(seed));
             let mut ways = [0; 2];
-            // Longer and shorter keys that begin alike: some words have a layer in their place, or beside it.
+            // Longer and shorter keys that begin alike: some words have a layer in their place, or next to it.
             for word in (0..among).step_by(7).map(|i| u64::from_ne_bytes((i as u64 * 977).to_be_bytes())) {
                 for other in [[&word.to_ne_bytes()[..], b"more"].concat(), word.to_ne_bytes()[..7].to_vec()] {
                     bench.write(&other, bench.log.append(&other));
@@ -166,7 +172,7 @@ mod tests {
             for _ in 0..20_000 {
                 let key = key_of(&mut random, among);
                 let bytes = key.to_ne_bytes();
-                // Grows at first and shrinks at last, so that leaves split and merge.
+                // The index grows at first and shrinks later, so that leaves split and merge.
                 let new = if random.below(20_000) < ways[0] + ways[1] { Ref::NONE } else { bench.log.append(&bytes) };
                 ways[write_noted(&bench, &mut map, (key, new), || {}, || {}) as usize] += 1;
             }
@@ -216,11 +222,12 @@ mod tests {
         let seen = |key: &[u8]| bench.index.sight_key(key).map(|sight| sight.seen);
         assert_eq!([stored[0], stored[2]].map(seen), [references[0], references[2]].map(Some));
         assert_eq!(seen(b"absent"), Some(Ref::NONE));
-        // Their rests are in the log alone.
+        // The rests of these keys are in the log alone.
         assert_eq!([stored[1], stored[3], b"eleven bits"].map(seen), [None; 3]);
     }
 
-    /// Threads that write neighbouring keys, each its own, in the same few leaves: none undoes what another did, and readers see what was written last or nothing.
+    /// Threads write neighbouring keys in the same few leaves, each thread its own keys. No thread undoes what another
+    /// one did, and each reads what it wrote last.
     #[test]
     fn neighbours_do_not_disturb_each_other() {
         const THREADS: usize = 4;
@@ -232,7 +239,7 @@ mod tests {
                 let key = own_key(thread, random.below(100));
                 let bytes = key.to_ne_bytes();
                 let new = if random.below(20_000) < round / 2 { Ref::NONE } else { bench.log.append(&bytes) };
-                // Others write between the way down, the look and the claim.
+                // Lets others write between the descent, the look and the claim.
                 let pause = |when| {
                     if round % 8 == when {
                         std::thread::yield_now()

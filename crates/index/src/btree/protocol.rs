@@ -1,7 +1,7 @@
 //! The steps of the concurrent protocol that tests can break, interrupt or count.
 //!
-//! [`Sound`] is what the product runs: all rules heeded and no hooks, so the compiler removes every trace. Twins with a planted
-//! bug live in the tests (`tests/twins.rs`) and exist only there.
+//! [`Sound`] is what the product runs: it heeds all rules and has no hooks, so the compiler removes every trace of
+//! them. Twins with a planted bug exist only in the tests (`tests/twins.rs`).
 
 /// A place in an operation: tests pause there or count that it was reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,13 +18,13 @@ pub enum Point {
     LeafSplit,
     /// A leaf was split at its end (or beginning): ascending (descending) keys.
     EdgeSplit,
-    /// A peek has found something and not confirmed it yet.
+    /// A peek has found something and has not confirmed it yet.
     Peeked,
     /// A root was split.
     RootSplit,
     /// An inner node was split.
     InnerSplit,
-    /// A full or a sparse inner node was evened out with a sibling.
+    /// A full or a sparse inner node shared its entries evenly with a sibling.
     InnerRedistribute,
     /// A full leaf gave slots to a sibling.
     Redistribute,
@@ -32,37 +32,37 @@ pub enum Point {
     NewLayer,
     /// A layer's skipped prefix was cut in two.
     PrefixSplit,
-    /// Two leaves became one, or an empty one left.
+    /// Two leaves became one, or an empty leaf was unlinked.
     LeafMerge,
     /// Two inner nodes became one.
     InnerMerge,
-    /// A root with a single child left gave way to it.
+    /// A root with a single child left was replaced by that child.
     RootCollapse,
-    /// A layer's last key left and the layer with it.
+    /// A layer's last key was removed, and the layer with it.
     LayerGone,
-    /// A place was claimed, and nothing of it changed yet.
+    /// A place was claimed, and nothing of it has changed yet.
     Claimed,
-    /// An install went straight to the leaf of its token.
+    /// An install used its token's leaf without a search.
     TokenHit,
     /// A subtree took the place of a learned leaf.
     Subtree,
-    /// A learned leaf was built anew with more room.
+    /// A learned leaf was rebuilt with more room.
     ArrayGrow,
     /// A learned leaf was split.
     ArraySplit,
-    /// A learned leaf that a run has filled got a neighbour.
+    /// A learned leaf that a run had filled got a new neighbour.
     ArrayEdgeSplit,
     /// A learned root was split.
     ArrayRootSplit,
     /// A learned inner node was split.
     ArrayInnerSplit,
-    /// Two learned leaves became one, or an empty one left.
+    /// Two learned leaves became one, or an empty leaf was unlinked.
     ArrayMerge,
     /// Two learned inner nodes became one.
     ArrayInnerMerge,
-    /// A learned root with a single child left gave way to it.
+    /// A learned root with a single child left was replaced by that child.
     ArrayCollapse,
-    /// Two learned neighbours and the node above were locked, to become one.
+    /// Two neighbouring learned nodes and the node above them were locked, to become one.
     ArrayPair,
     /// A half-done structure change of a planted twin.
     HalfDone,
@@ -77,19 +77,19 @@ pub enum Rule {
     LinkFirst,
     /// The old root keeps all its slots until the new root is in place.
     RootAtomic,
-    /// The parent lets go of an emptied leaf in the same step as the leaf becomes obsolete.
+    /// The parent stops leading to an emptied leaf in the same step in which the leaf becomes obsolete.
     UnlinkAtomic,
-    /// A reader makes sure that the parent still leads to the child whose version it has taken.
+    /// A reader checks that the parent still leads to the child whose version it has taken.
     Coupled,
     /// A claimed place keeps other writers out.
     ClaimsExclude,
-    /// Who follows a hint changes the leaf only in the state in which the reference was found there.
+    /// A writer that follows a hint changes the leaf only in the state in which it found the reference there.
     HintsHold,
 }
 
-/// The protocol's steps. See the module's head.
+/// The protocol's steps. See the head of the module.
 pub trait Protocol: Send + Sync + 'static {
-    /// Whether this is done as it should be.
+    /// Whether the rule is followed.
     #[inline(always)]
     fn heeds(_rule: Rule) -> bool {
         true
@@ -100,7 +100,7 @@ pub trait Protocol: Send + Sync + 'static {
     fn reached(_point: Point) {}
 }
 
-/// The protocol as it is meant.
+/// The protocol with every rule followed.
 #[derive(Debug)]
 pub struct Sound;
 

@@ -21,9 +21,9 @@ pub(crate) struct Found<'a> {
     /// The kind of the slot if it is the key's; never [`LAYER`].
     pub(crate) kind: Option<u8>,
     pub(crate) value: u64,
-    /// No layer on the way skips slices.
+    /// Whether no layer on the way skips slices.
     pub(super) exact: bool,
-    /// The byte at which this layer's slice begins. Beyond the key if the key ends inside a skip.
+    /// The byte at which this layer's slice begins. It lies beyond the key if the key ends inside a skip.
     pub(super) depth: usize,
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct FoundWord {
     version: u64,
     position: usize,
     known: bool,
-    /// The reference; 0 if the key is not known.
+    /// The reference; 0 if the key is absent.
     pub(crate) value: u64,
 }
 
 impl FoundWord {
-    /// As a token and a candidate.
+    /// The result as a token and a candidate.
     #[inline(always)]
     pub(crate) fn located(&self) -> Located<Token> {
         let place = if self.known { Token::EXACT | Token::FOUND } else { Token::EXACT };
@@ -48,7 +48,7 @@ impl FoundWord {
 }
 
 impl Found<'_> {
-    /// As a token and a candidate.
+    /// The result as a token and a candidate.
     #[inline(always)]
     pub(crate) fn located(&self) -> Located<Token> {
         let mut flags = 0;
@@ -63,13 +63,13 @@ impl Found<'_> {
         Located { token, candidate: Ref(self.value), verified: self.kind.is_none() || self.verified() }
     }
 
-    /// Whether the slot proves the key without a look at the log.
+    /// Whether the slot proves the key without reading the log.
     #[inline(always)]
     pub(crate) fn verified(&self) -> bool {
         self.exact && self.kind != Some(LONGER)
     }
 
-    /// The reference in the slot, if it is `key`'s.
+    /// The reference in the slot, if it is that of `key`.
     #[inline(always)]
     pub(crate) fn reference<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
         let candidate = Ref(self.value);
@@ -88,26 +88,30 @@ impl<P: Protocol> BTree<P> {
     #[inline(always)]
     pub(crate) fn top(&self) -> Result<(Node<'_>, u64), Restart> {
         let address = self.root.address.load(Ordering::Acquire);
-        // SAFETY: the cell always holds a node; if it is replaced meanwhile, the caller's pin keeps it from being recycled.
+        // SAFETY: the cell always holds a node; if that is replaced meanwhile, the caller's pin keeps it from being
+        // recycled.
         let node = unsafe { Node::from_address(address) };
         P::reached(Point::Descend);
         let version = node.version().try_read()?;
-        // Instead of the cell's version: a root that is replaced gets its new version behind the store to the cell.
+        // Replaces a check of the cell's version: a root that is replaced gets its new version after the store to the
+        // cell.
         if P::heeds(Rule::Coupled) && self.root.address.load(Ordering::Relaxed) != address {
             return Err(Restart);
         }
         Ok((node, version))
     }
 
-    /// From a layer's root to the leaf for `slice`. All of the lowest two levels is asked for: the caller may have other work to do until it comes.
+    /// Descends from a layer's root to the leaf for `slice`. Prefetches whole nodes of the lowest two levels: the
+    /// caller may have other work to do until they arrive.
     #[inline(always)]
     pub(super) fn descend<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
         self.descend_by::<true>(search::is_wide(), root, version, slice)
     }
 
-    /// As above. `wide`: what [`search::is_wide`] says. With `ASK`, or if all keys of a node cannot be compared at once, whole nodes are asked for ahead of the comparison.
-    /// Else nothing is: the comparison asks for all lines of keys, which takes fewer instructions, and each line that is asked for in a page without a translation
-    /// costs a look-up of that page (`docs/adr/0027`).
+    /// As above. `wide` is the result of [`search::is_wide`]. With `ASK`, or if not all keys of a node can be compared
+    /// at once, whole nodes are prefetched before the comparison. Otherwise nothing is prefetched: the comparison
+    /// itself requests all lines of keys, which takes fewer instructions, and each prefetched line in a page without a
+    /// translation costs a look-up of that page (`docs/adr/0027`).
     #[inline(always)]
     fn descend_by<'a, const ASK: bool>(&'a self, wide: bool, root: Node<'a>, version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
         let (mut node, mut version, mut meta) = (root, version, root.meta());
@@ -117,7 +121,7 @@ impl<P: Protocol> BTree<P> {
             if (ASK || !wide) && meta.is_within(2) {
                 Node::prefetch(address, ALL_LINES);
             }
-            // As `follow`, of inner nodes, which nobody claims (T4).
+            // As in `follow`, but for inner nodes, which nobody claims (T4).
             node.version().check_whole(version)?;
             // SAFETY: as in `follow`.
             let child = unsafe { Node::from_address(address) };
@@ -135,8 +139,8 @@ impl<P: Protocol> BTree<P> {
     #[inline(always)]
     pub(crate) fn follow<'a>(&'a self, node: Node<'a>, version: u64, address: u64) -> Result<(Node<'a>, u64), Restart> {
         node.version().check(version)?;
-        // SAFETY: the check says that the address was read from a live node's slot for addresses (N2); under the caller's pin the node
-        // there is not recycled.
+        // SAFETY: the check says that the address was read from a live node's slot for addresses (N2); under the
+        // caller's pin the node there is not recycled.
         let child = unsafe { Node::from_address(address) };
         P::reached(Point::Descend);
         let below = child.version().try_read()?;
@@ -153,13 +157,13 @@ impl<P: Protocol> BTree<P> {
         self.find_in(node, version, key)
     }
 
-    /// One attempt to find the slot of `key` from the first layer's cell on.
+    /// One attempt to find the slot of `key`, starting at the first layer's cell.
     pub(super) fn find_below<'a>(&'a self, origin: Cell<'a>, key: &[u8]) -> Result<Found<'a>, Restart> {
         let (root, version) = self.root_of(origin)?;
         self.find_in(root, version, key)
     }
 
-    /// One attempt to find the slot of `key` in the first layer, which has this root, and those below.
+    /// One attempt to find the slot of `key`, starting at `node`, the root of the first layer.
     #[inline(always)]
     pub(crate) fn find_in<'a>(&'a self, mut node: Node<'a>, mut version: u64, key: &[u8]) -> Result<Found<'a>, Restart> {
         let skip = node.meta().skip();
@@ -179,13 +183,13 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// Where `key` is or would go.
+    /// Finds the slot of `key`, or where it would go.
     #[inline(always)]
     pub(super) fn find(&self, key: &[u8]) -> Found<'_> {
         self.try_find(key).unwrap_or_else(|Restart| retry(|| self.try_find(key)))
     }
 
-    /// The verified reference of `key`.
+    /// Returns the verified reference of `key`.
     #[inline(always)]
     pub(super) fn lookup<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
         if let Ok(word) = <[u8; 8]>::try_from(key)
@@ -196,22 +200,24 @@ impl<P: Protocol> BTree<P> {
         self.lookup_any(key, resolver)
     }
 
-    /// One attempt to find a key of eight bytes, whose slice is in layer 0 once at most. How many searches overlap is a matter of how many
-    /// instructions fit into the processor's window, so this does nothing else; whatever is not so simple starts again.
+    /// One attempt to find a key of eight bytes, whose slice occurs in layer 0 at most once. How many searches overlap
+    /// depends on how many instructions fit into the processor's window, so this does nothing else; every less simple
+    /// case restarts.
     #[inline(always)]
     fn try_word(&self, slice: u64) -> Result<FoundWord, Restart> {
         let (root, version) = self.top()?;
         self.try_word_in(root, version, slice)
     }
 
-    /// As above, from this root of layer 0 on.
+    /// As above, starting at this root of layer 0.
     #[inline(always)]
     pub(crate) fn try_word_in<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<FoundWord, Restart> {
         let (leaf, version) = self.descend_from_inner(root, version, slice)?;
         self.word_in(leaf, version, slice)
     }
 
-    /// From layer 0's root to the leaf for `slice`, which is a large one, if the root is no leaf.
+    /// Descends from layer 0's root to the leaf for `slice`. Fails if the root is a leaf; otherwise the leaf is a large
+    /// one.
     #[inline(always)]
     pub(super) fn descend_from_inner<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
         if !root.meta().is_inner() {
@@ -220,7 +226,7 @@ impl<P: Protocol> BTree<P> {
         self.descend(root, version, slice)
     }
 
-    /// Looks for a key of eight bytes in the leaf to which [`BTree::descend_from_inner`] led.
+    /// Looks for a key of eight bytes in the leaf that [`BTree::descend_from_inner`] returned.
     #[inline(always)]
     pub(super) fn word_in(&self, leaf: Leaf<'_>, version: u64, slice: u64) -> Result<FoundWord, Restart> {
         let meta = leaf.0.meta();
@@ -240,13 +246,14 @@ impl<P: Protocol> BTree<P> {
         if search::is_wide() { self.peek_wide(key, look) } else { self.peek_narrow(key, look) }
     }
 
-    /// Functions of their own, as in the hash index.
+    /// Not inlined, for the same reason as in the hash index.
     #[inline(never)]
     fn peek_narrow<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
         self.peek_by(false, key, look)
     }
 
-    /// Where all words of a node are compared at once: so few registers are needed then that none must be kept for the caller.
+    /// For processors that compare all words of a node at once: this needs so few registers that none has to be saved
+    /// for the caller.
     #[inline(never)]
     fn peek_wide<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
         self.peek_by(true, key, look)
@@ -263,8 +270,9 @@ impl<P: Protocol> BTree<P> {
         (Ref::NONE, T::default())
     }
 
-    /// What stands in the first slot of a slice, from this root of layer 0 on: the reference of a key that begins with it, or the address of a layer, as who
-    /// [looks](Look) at it can tell. So the kind is not looked at. `wide`: what [`search::is_wide`] says.
+    /// Returns the value in the first slot of a slice, starting at this root of layer 0. It is the reference of a key
+    /// that begins with the slice, or the address of a layer. The caller's [`Look`] can tell these apart, so the kind
+    /// is not read. `wide` is the result of [`search::is_wide`].
     #[inline(always)]
     pub(crate) fn peek_in<'a>(&'a self, wide: bool, root: Node<'a>, version: u64, slice: u64) -> Result<Ref, Restart> {
         if !root.meta().is_inner() {
@@ -303,13 +311,14 @@ impl<P: Protocol> BTree<P> {
         self.find(key).located()
     }
 
-    /// Whether what was located is still so: the leaf is as it was, so it still is the one for the key, and no layer was cut on the way.
+    /// Returns whether a token is still valid: its leaf is unchanged, so it still is the leaf for the key, and no layer
+    /// was cut on the way.
     #[inline(always)]
     pub(crate) fn still_holds(&self, token: Token) -> bool {
         token.is_exact() && self.arena.node(token.leaf).is_some_and(|leaf| leaf.version().same(token.version))
     }
 
-    /// One attempt at [`crate::Index::unreadable_beside`], from the first layer's root on.
+    /// One attempt at [`crate::Index::unreadable_beside`], starting at the first layer's root.
     #[cold]
     pub(crate) fn try_unreadable_beside<R: Resolver>(
         &self,
@@ -341,7 +350,7 @@ impl<P: Protocol> BTree<P> {
     }
 }
 
-/// How many slices from `base` on `key` shares with `other`, leaving it a byte of its own.
+/// Returns how many slices from `base` on `key` shares with `other`, leaving `key` at least one byte of its own.
 pub(super) fn shared_slices(other: &[u8], key: &[u8], base: usize) -> usize {
     common_prefix(other, key).min(key.len() - 1).saturating_sub(base) / 8
 }

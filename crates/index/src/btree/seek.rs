@@ -23,13 +23,14 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// Places the cursor before the first key that is greater than `key` or, if `inclusive`, equal to it (backward: mirrored).
+    /// Places the cursor before the first key that is greater than `key` or, if `inclusive`, equal to it (backward:
+    /// mirrored).
     fn seek_key<'a, R: Resolver>(&'a self, key: &[u8], inclusive: bool, backward: bool, resolver: &R) -> Result<Cursor<'a>, Restart> {
         let cursor = self.seek_in(self.top()?, (key, inclusive), backward, resolver)?;
         Ok(cursor.expect("layer 0 skips nothing, so no key lies wholly beside it"))
     }
 
-    /// As above, in the first layer, which has this root, and those below. `None` if the place lies behind all of it.
+    /// As above, starting at the first layer, which has this root. `None` if the place lies after all its keys.
     pub(crate) fn seek_in<'a, R: Resolver>(
         &'a self,
         (mut root, mut version): (Node<'a>, u64),
@@ -46,7 +47,7 @@ impl<P: Protocol> BTree<P> {
                 let own = &key[base.min(key.len())..depth.min(key.len())];
                 let witness = self.witness_either_side(&mut witnesses, (root, version), resolver)?;
                 let witness = witness.and_then(|witness| witness.get(base..depth));
-                // A layer that cannot be read is taken as a whole: the scan then meets what is damaged.
+                // A layer that cannot be read is taken as a whole: the scan then meets the damaged entries.
                 let order = witness.map_or(if backward { Ordering::Greater } else { Ordering::Less }, |witness| own.cmp(witness));
                 if order != Ordering::Equal {
                     return self.beside(root, version, order, above, backward);
@@ -67,7 +68,8 @@ impl<P: Protocol> BTree<P> {
                 Some(_) => Some(Ordering::Equal),
                 None => Some(Ordering::Greater),
             };
-            // Whether the cut lies behind the slot: forward, the slot is left out; backward, it is the first one taken. So is one that cannot be read.
+            // Whether the cut lies after the slot: forward, the slot is then left out; backward, it is the first one
+            // taken. A slot that cannot be read is always taken.
             let behind = match slot {
                 Some(Ordering::Equal) => inclusive == backward,
                 Some(order) => order == Ordering::Less,
@@ -78,7 +80,7 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// A key below the root, from the first leaf, or else from the last one.
+    /// A readable key below the root: from the first leaf, or else from the last one.
     fn witness_either_side<'r, R: Resolver>(
         &self,
         witnesses: &mut Witnesses<'r>,
@@ -91,7 +93,7 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// The place of a key that lies wholly before (`Less`) or behind the layer with this root.
+    /// Places the cursor for a key that lies wholly before (`Less`) or after the layer with this root.
     fn beside<'a>(
         &'a self,
         root: Node<'a>,
@@ -101,7 +103,7 @@ impl<P: Protocol> BTree<P> {
         backward: bool,
     ) -> Result<Option<Cursor<'a>>, Restart> {
         let all_of_it = (order == Ordering::Less) != backward;
-        // None of it: the frame above already stands behind the layer's slot.
+        // If none of the layer is taken, the frame above already stands after the layer's slot.
         let frame = if all_of_it { Some(self.edge(root, version, backward)?) } else { above.pop() };
         Ok(frame.map(|frame| Cursor { frame, above, backward }))
     }

@@ -1,8 +1,9 @@
-//! Deletes that change the structure: leaves that empty, layers that end, sparse leaves that merge.
+//! Deletes that change the structure: leaves that become empty, layers that end, sparse leaves that merge.
 //!
-//! A leaf never stays empty (L4): the step that takes its last slot also unlinks it. If the leaf was the root of a layer, the layer's
-//! slot in the leaf above goes in the same step, and so on upward while those leaves empty. All nodes concerned are locked at the
-//! versions of the search, so the whole is one atomic step for readers that couple versions.
+//! A leaf never stays empty (L4): the step that removes its last slot also unlinks it. If the leaf was the root of a
+//! layer, the same step removes the layer's slot in the leaf above, and so on upward while those leaves become empty.
+//! All nodes concerned are locked at the versions of the search, so the whole is one atomic step for readers that
+//! couple versions.
 
 use super::BTree;
 use super::inner::Inner;
@@ -14,7 +15,7 @@ use crate::common::node::Node;
 use crate::common::version::{Locked, Restart};
 use std::sync::atomic::Ordering;
 
-/// Two leaves merge if they fill at most this many slots.
+/// Two leaves merge if together they fill at most this many slots.
 const MERGE_LIMIT: usize = LEAF_SLOTS * 3 / 4;
 
 /// Two neighbouring leaves and what leads to them, all locked: `right` is about to be merged into `left`.
@@ -27,11 +28,12 @@ struct Pair<'a> {
     parent_lock: Locked<'a>,
     left_lock: Locked<'a>,
     right_lock: Locked<'a>,
-    /// Set if the parent is a root that will be left with one child: that child becomes the root.
+    /// Set if the parent is a root that will have only one child left: that child becomes the root.
     collapse: Option<(Locked<'a>, Cell<'a>)>,
 }
 
-/// Nodes that were unlinked, and unlocked as obsolete. They are retired once no lock is held any more: that may run work that others have deferred.
+/// Nodes that were unlinked, and unlocked as obsolete. They are retired once no lock is held any more, because retiring
+/// may run work that others have deferred.
 #[must_use]
 pub(super) struct Unlinked<'a>([Option<Node<'a>>; 2]);
 
@@ -51,7 +53,7 @@ impl<P: Protocol> BTree<P> {
         if last.kind.is_none() || last.value != old.0 {
             return Err(Restart);
         }
-        // Bottom up: roots that lose their only slot go with their layer.
+        // Bottom up: roots that lose their only slot are removed with their layer.
         let mut gone = Vec::new();
         while spots.len() > 1
             && let Some(spot) = spots.pop_if(|spot| spot.is_single_root())
@@ -72,7 +74,7 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Removes the slot at `spot`, and with it the leaf if that empties and is not the root of layer 0.
+    /// Removes the slot at `spot`, and its leaf too if that becomes empty and is not the root of layer 0.
     fn remove_slot<'a>(&'a self, spot: &Spot<'a>) -> Result<Unlinked<'a>, Restart> {
         let count = spot.leaf.count(spot.leaf.0.meta());
         let Some(parent) = spot.parent.filter(|_| count == 1) else {
@@ -90,7 +92,8 @@ impl<P: Protocol> BTree<P> {
         Ok(self.merge_pair(pair))
     }
 
-    /// Planted bug (only for twins): the leaf is obsolete in spirit before the parent lets go of it, so inserts into it are lost.
+    /// Planted bug (only for twins): the leaf is given up before the parent stops leading to it, so inserts into it are
+    /// lost.
     #[cold]
     fn unlink_in_steps<'a>(&'a self, spot: &Spot<'a>) -> Result<Unlinked<'a>, Restart> {
         let parent = spot.parent.expect("only leaves with a parent are unlinked");
@@ -98,7 +101,7 @@ impl<P: Protocol> BTree<P> {
         spot.leaf.remove(spot.position);
         lock.done();
         P::reached(Point::HalfDone);
-        // Looks neither at the leaf's new version nor at what it holds by now.
+        // Ignores the leaf's new version and its present content.
         let Ok(fresh) = spot.leaf.0.version().read() else { return Ok(Unlinked::NOTHING) };
         let emptied = Spot { version: fresh, ..*spot };
         let Ok(pair) = self.lock_pair(&emptied, parent, parent.index.saturating_sub(1), usize::MAX) else { return Ok(Unlinked::NOTHING) };
@@ -107,7 +110,8 @@ impl<P: Protocol> BTree<P> {
         Ok(self.merge_pair(pair))
     }
 
-    /// After a delete left few slots in the leaf of `key`: merges it with a sibling if both fit into one. Best effort.
+    /// Called after a delete left few slots in the leaf of `key`: merges the leaf with a sibling if both fit into one.
+    /// Best effort.
     #[cold]
     pub(super) fn merge_around<'a>(&'a self, above: &impl Above<'a>, key: &[u8]) {
         for _ in 0..4 {
@@ -135,8 +139,8 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Locks the leaves on both sides of `separator`, one of which is the spot's, their parent, and the cell if the parent is going to
-    /// collapse. Fails if they fill more than `limit` slots.
+    /// Locks the leaves on both sides of `separator`, one of which is the spot's, their parent, and the cell if the
+    /// parent is going to collapse. Fails if the two leaves fill more than `limit` slots.
     fn lock_pair<'a>(&'a self, spot: &Spot<'a>, parent: Parent<'a>, separator: usize, limit: usize) -> Result<Pair<'a>, Restart> {
         let spot_is_left = parent.index == separator;
         let (other, version) = self.sibling(parent, if spot_is_left { separator + 1 } else { separator })?;
@@ -157,7 +161,7 @@ impl<P: Protocol> BTree<P> {
         Ok(Pair { parent, separator, left, right, parent_lock, left_lock, right_lock, collapse })
     }
 
-    /// Moves all slots of the right leaf to the left one and lets the right one go.
+    /// Moves all slots of the right leaf to the left one and unlinks the right one.
     fn merge_pair<'a>(&'a self, pair: Pair<'a>) -> Unlinked<'a> {
         let Pair { parent, separator, left, right, parent_lock, left_lock, right_lock, collapse } = pair;
         left.take(left.count(left.0.meta()), right, 0, right.count(right.0.meta()));
@@ -169,7 +173,7 @@ impl<P: Protocol> BTree<P> {
     }
 }
 
-/// Unlocks after `right` was merged into `left`; if the parent has no separator left, `left` takes its place.
+/// Unlocks after `right` was merged into `left`. If the parent has no separator left, `left` takes its place.
 pub(super) fn finish_merge<'a, P: Protocol>(
     (parent, parent_lock): (Inner<'a>, Locked<'a>),
     (left, left_lock): (Node<'a>, Locked<'a>),

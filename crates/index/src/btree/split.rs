@@ -1,12 +1,13 @@
-//! Growth: what happens when a slot must go into a full leaf.
+//! Growth: handling a slot that must go into a full leaf.
 //!
-//! In this order: a small root leaf is replaced by one of the next class; ascending or descending keys get a new leaf behind or before
-//! the full one, which stays full; a sibling with room takes some slots; else the leaf is split in the middle. Each of these
-//! inserts the new slot in the same step.
+//! The cases are tried in this order. A small root leaf is replaced by one of the next class. Ascending or descending
+//! keys get a new leaf after or before the full one, which stays full. A sibling with room takes some slots. Otherwise
+//! the leaf is split in the middle. Each of these inserts the new slot in the same step.
 //!
-//! The full leaf is claimed first: what follows takes longer than an update, and threads that update the leaf in a loop would else come
-//! before it again and again. Everything is prepared in fresh memory; then the nodes concerned are locked, the others at the versions at
-//! which they were read; then follow only stores. A failure before that leaves no trace.
+//! The full leaf is claimed first: the work that follows takes longer than an update, and otherwise threads that update
+//! the leaf in a loop would come before it again and again. Everything is prepared in fresh memory. Then the nodes
+//! concerned are locked, the others at the versions at which they were read. After that only stores follow. A failure
+//! before that point leaves no trace.
 
 use super::BTree;
 use super::inner::{Inner, MAX_SEPARATORS};
@@ -19,10 +20,10 @@ use crate::common::node::{LARGE, Node};
 use crate::common::version::{Claimed, Locked, Restart};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A sibling with at most this many slots takes some of a full leaf's instead of a split.
+/// A sibling with at most this many slots takes some slots of a full leaf, which then is not split.
 const ROOMY: usize = LEAF_SLOTS - 10;
 
-/// What leads to a node, locked and with room for one more child.
+/// What leads to a node; locked, and with room for one more child.
 pub(super) enum Above<'a> {
     /// The cell: the node is a layer's root and gets a parent.
     Cell { lock: Locked<'a>, word: &'a AtomicU64, root: Fresh<'a> },
@@ -30,7 +31,7 @@ pub(super) enum Above<'a> {
     Inner { lock: Locked<'a>, inner: Inner<'a>, index: usize },
 }
 
-/// A slot to come, and where it would be in the full leaf.
+/// A slot to be inserted, and its position in the full leaf.
 #[derive(Clone, Copy)]
 pub(super) struct New {
     pub(super) entry: Entry,
@@ -38,14 +39,15 @@ pub(super) struct New {
 }
 
 impl New {
-    /// Whether it comes behind the cut of `leaf`. Where it may go to either side it goes to the left, unless nothing is there to cut off.
+    /// Whether the slot goes to the right of the cut of `leaf`. Where both sides are possible it goes to the left,
+    /// unless nothing is cut off.
     fn goes_right(self, leaf: Leaf<'_>, cut: usize) -> bool {
         self.at > cut || self.at == cut && (cut == leaf.count(leaf.0.meta()) || leaf.slice(cut) == self.entry.slice)
     }
 }
 
 impl<P: Protocol> BTree<P> {
-    /// Inserts `entry` of `key`, for which a search found a full leaf.
+    /// Inserts `entry` of `key`, whose search led to a full leaf.
     pub(super) fn insert_into_full<'a>(&'a self, origin: Cell<'a>, key: &[u8], found: &Found<'_>, entry: Entry) -> Result<(), Restart> {
         let spot = self.try_spot(origin, key, Prepare::ForSplit, |_| ())?;
         let leaf = spot.leaf;
@@ -88,7 +90,7 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Puts the slots from `cut` on into a new leaf to the right, and `new` into the one that it belongs to.
+    /// Moves the slots from `cut` on into a new leaf to the right, and inserts `new` on the side where it belongs.
     pub(super) fn split_leaf(&self, spot: &Spot<'_>, claim: Claimed<'_>, cut: usize, new: New, point: Point) -> Result<(), Restart> {
         let leaf = spot.leaf;
         let fresh = self.arena.allocate(LARGE);
@@ -119,7 +121,7 @@ impl<P: Protocol> BTree<P> {
         keep_low();
         leaf.set_next(node.address());
         P::reached(point);
-        // At an edge, what is to come between the two sides goes to the side that has room.
+        // At an edge, keys that will come between the two sides go to the side that has room.
         let at_end = point == Point::EdgeSplit && cut > 0;
         let separator = if at_end { leaf.slice(cut - 1) + 1 } else { right.slice(0) };
         Self::lead_to(above, leaf.0, separator, node);
@@ -127,7 +129,7 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Planted bug (only for twins): the parent leads to the sibling before the sibling is filled and linked.
+    /// Planted bug (only for twins): the parent leads to the sibling before that is filled and linked.
     #[cold]
     fn split_leaf_unlinked(
         leaf: Leaf<'_>,
@@ -149,7 +151,8 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Planted bug (only for twins): the old root lets go of its slots before the new root is in place, and nothing is locked in between.
+    /// Planted bug (only for twins): the old root gives up its slots before the new root is in place, and nothing is
+    /// locked in between.
     #[cold]
     fn split_root_in_steps(
         leaf: Leaf<'_>,
@@ -171,7 +174,8 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Moves slots of a full leaf to a sibling under the same parent, if one has room, until both have as many; else gives the claim back.
+    /// Moves slots of a full leaf to a sibling under the same parent, if one has room, until both have equally many.
+    /// Otherwise returns the claim.
     fn give_to_sibling<'a>(&self, spot: &Spot<'_>, claim: Claimed<'a>, new: New) -> Result<Option<Claimed<'a>>, Restart> {
         let Some(parent) = spot.parent else { return Ok(Some(claim)) };
         let count = parent.inner.count(parent.inner.0.meta());
@@ -183,7 +187,7 @@ impl<P: Protocol> BTree<P> {
             if slots > ROOMY {
                 continue;
             }
-            // Room for the new slot on either side.
+            // Each side must have room for the new slot.
             let (half, most) = ((LEAF_SLOTS - slots) / 2, LEAF_SLOTS - slots - 1);
             let cut = if right {
                 spot.leaf.cut_near(LEAF_SLOTS - half, LEAF_SLOTS - most..=LEAF_SLOTS - 1)
@@ -198,18 +202,19 @@ impl<P: Protocol> BTree<P> {
         Ok(Some(claim))
     }
 
-    /// The child `index` of `parent` and its version; fails instead of waiting.
+    /// Returns child `index` of `parent` and its version; fails instead of waiting.
     pub(super) fn sibling<'a>(&'a self, parent: Parent<'a>, index: usize) -> Result<(Node<'a>, u64), Restart> {
         let address = parent.inner.child(index);
         parent.inner.0.version().check(parent.version)?;
-        // SAFETY: the parent's version says that the address is a live child's (N2); the caller's pin keeps it from being recycled.
+        // SAFETY: the parent's version says that the address is a live child's (N2); the caller's pin keeps it from
+        // being recycled.
         let node = unsafe { Node::from_address(address) };
         let version = node.version().try_read()?;
         parent.inner.0.version().check(parent.version)?;
         Ok((node, version))
     }
 
-    /// Moves what is before (or behind) `cut` to the sibling, which has room for that and for the new slot.
+    /// Moves the slots before (or from) `cut` to the sibling, which has room for them and for the new slot.
     fn even_out(
         &self,
         (leaf, claim): (Leaf<'_>, Claimed<'_>),
@@ -223,7 +228,7 @@ impl<P: Protocol> BTree<P> {
         let lock = claim.lock();
         let goes_right = new.goes_right(leaf, cut);
         let (left, right) = if other_is_right { (leaf, other) } else { (other, leaf) };
-        // Where the left one's slots, or what is left of them, will end.
+        // Where the slots of the left leaf will end, before the new one is inserted.
         let end = if other_is_right {
             right.take(0, leaf, cut, LEAF_SLOTS - cut);
             leaf.truncate(cut);
@@ -247,7 +252,7 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Locks what leads to `child`: its parent, or the cell if `child` is a root. A new root is made ready beforehand.
+    /// Locks what leads to `child`: its parent, or the cell if `child` is a root. A new root is prepared beforehand.
     pub(super) fn lock_above<'a>(&'a self, cell: Cell<'a>, parent: Option<Parent<'a>>, child: Node<'a>) -> Result<Above<'a>, Restart> {
         if let Some(parent) = parent {
             let lock = parent.inner.0.version().lock(parent.version)?;
@@ -276,7 +281,8 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// Sets the back link of the leaf at `address`, if there is one. The caller holds the lock of the leaf that leads to it (L3).
+    /// Sets the back link of the leaf at `address`, if there is one. The caller holds the lock of the leaf whose `next`
+    /// it is (L3).
     pub(super) fn set_previous_of(&self, address: u64, previous: u64) {
         if address != 0 {
             // SAFETY: the address is the `next` of a leaf that the caller has locked, hence a live leaf.

@@ -1,4 +1,4 @@
-//! The writer's search: like a lookup, but it remembers what a structure change must lock.
+//! The writer's search: like a lookup, but it remembers the nodes that a structure change must lock.
 
 use super::BTree;
 use super::inner::{Inner, MAX_SEPARATORS, MIN_SEPARATORS};
@@ -17,13 +17,13 @@ pub(crate) struct Cell<'a> {
     pub(crate) word: &'a AtomicU64,
 }
 
-/// What holds the first layer: the tree itself, or a slot of an index of which the tree is a part.
+/// What holds the first layer: the tree itself, or a slot of an index that the tree is a part of.
 pub(crate) trait Above<'a> {
     /// The cell of the first layer's root, for the key at hand.
     fn origin(&self) -> Result<Cell<'a>, Restart>;
 }
 
-/// The tree as what holds its layer 0.
+/// The tree as the holder of its own layer 0.
 pub(crate) struct Whole<'a, P: Protocol>(pub(crate) &'a BTree<P>);
 
 impl<'a, P: Protocol> Above<'a> for Whole<'a, P> {
@@ -32,7 +32,7 @@ impl<'a, P: Protocol> Above<'a> for Whole<'a, P> {
     }
 }
 
-/// An inner node and the child that the search took.
+/// An inner node, and the child that the search took.
 #[derive(Clone, Copy)]
 pub(super) struct Parent<'a> {
     pub(super) inner: Inner<'a>,
@@ -40,7 +40,7 @@ pub(super) struct Parent<'a> {
     pub(super) index: usize,
 }
 
-/// A slot's place with everything above it in its layer.
+/// A slot's place, with everything above it in its layer.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'a> {
     pub(super) cell: Cell<'a>,
@@ -50,19 +50,20 @@ pub(super) struct Spot<'a> {
     pub(super) leaf: Leaf<'a>,
     pub(super) version: u64,
     pub(super) position: usize,
-    /// The kind of the slot at the position if slice and rank agree.
+    /// The kind of the slot at the position, if slice and rank agree.
     pub(super) kind: Option<u8>,
     pub(super) value: u64,
-    /// The byte at which its slices begin.
+    /// The byte at which the layer's slices begin.
     pub(super) depth: usize,
 }
 
-/// What a search does to inner nodes on its way, so that the structure change at its end never has to go further up.
+/// What a search does to inner nodes on its way, so that the structure change at its end never has to change nodes
+/// farther up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Prepare {
-    /// Full ones give to a sibling or are split.
+    /// Full nodes give entries to a sibling or are split.
     ForSplit,
-    /// Merges those with few children.
+    /// Nodes with few children are merged or evened out.
     ForMerge,
 }
 
@@ -72,18 +73,20 @@ impl<P: Protocol> BTree<P> {
         Ok(Cell { guard: &self.root.version, version: self.root.version.read()?, word: &self.root.address })
     }
 
-    /// The root that `cell` holds, coupled.
+    /// The root that `cell` holds, with its version, coupled with the cell's.
     pub(crate) fn root_of<'a>(&'a self, cell: Cell<'a>) -> Result<(Node<'a>, u64), Restart> {
         let address = cell.word.load(Ordering::Acquire);
         cell.guard.check(cell.version)?;
-        // SAFETY: the guard says that the word held the address of a live root (N2); the caller's pin keeps it from being recycled.
+        // SAFETY: the guard says that the word held the address of a live root (N2); the caller's pin keeps it from
+        // being recycled.
         let root = unsafe { Node::from_address(address) };
         let version = root.version().read()?;
         cell.guard.check(cell.version)?;
         Ok((root, version))
     }
 
-    /// One attempt to find the spot of `key`, from the first layer's cell on. Each layer's spot is passed to `note`.
+    /// One attempt to find the spot of `key`, starting at the first layer's cell. Each layer's spot is passed to
+    /// `note`.
     pub(super) fn try_spot<'a>(
         &'a self,
         origin: Cell<'a>,
@@ -122,7 +125,7 @@ impl<P: Protocol> BTree<P> {
         Ok(Spot { cell, root, parent, leaf, version, position, kind, value, depth })
     }
 
-    /// Changes `inner` if the structure change below might need it, and then asks for a restart.
+    /// Changes `inner` if the structure change below might need it, and then requests a restart.
     fn prepare<'a>(
         &'a self,
         prepare: Prepare,

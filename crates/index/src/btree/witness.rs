@@ -1,10 +1,11 @@
-//! Witnesses: keys of a layer, of which the log tells what bytes the layer skips.
+//! Witnesses: a witness is a key of a layer, read from the log to learn the bytes that the layer skips.
 //!
-//! Any key below a layer's root will do, so one is looked for where it takes the fewest steps. Where layers lie in a chain, each with a slot for the next one and nothing else, that is at the end of
-//! the chain; who asks at each layer on a way remembers what the last walk has passed ([`Witnesses`]).
+//! Any key below a layer's root will do, so one is looked for where that takes the fewest steps. Where layers lie in a
+//! chain, each with a slot for the next one and nothing else, that is at the end of the chain. A search that needs a
+//! witness for each layer on its way therefore remembers the layers that the last walk has passed ([`Witnesses`]).
 //!
-//! Thread safety: as lookups. What a walk has found under a layer's root of some version is what another one would find that began there while the root has that version, and a version names one state
-//! of one life of a node.
+//! Thread safety: as for lookups. A walk below a layer's root at some version finds what another walk would find that
+//! began there while the root has that version. A version identifies one state of one life of a node.
 
 use super::BTree;
 use super::protocol::Protocol;
@@ -13,24 +14,24 @@ use crate::common::slice::LAYER;
 use crate::common::version::Restart;
 use crate::{Ref, Resolver};
 
-/// Layers that are asked for one by one: most ways have no more.
+/// The first layers get a walk each: most searches pass no more than these.
 const ONE_BY_ONE: usize = 3;
 
-/// Witnesses for the layers of one way that skip something, from the first on, each of which is asked for.
+/// Witnesses for the layers on one way that skip slices. Each of them is requested in turn, from the first on.
 #[derive(Default)]
 pub(super) struct Witnesses<'r> {
-    /// Found by the last walk.
+    /// The key that the last walk found.
     key: &'r [u8],
-    /// The roots that it passed of layers that skip something: addresses and versions.
+    /// The roots, passed by that walk, of layers that skip slices: addresses and versions.
     passed: Vec<(u64, u64)>,
-    /// How many of them were asked for since.
+    /// How many of them have been requested since.
     at: usize,
-    /// Walks so far.
+    /// Number of walks so far.
     walks: usize,
 }
 
 impl<'r> Witnesses<'r> {
-    /// As [`BTree::witness`], for the next layer of the way, by its root.
+    /// As [`BTree::witness`], for the next layer on the way, given by its root.
     pub(super) fn of<P: Protocol, R: Resolver>(
         &mut self,
         tree: &BTree<P>,
@@ -70,13 +71,14 @@ impl<'r> Witnesses<'r> {
 }
 
 impl<P: Protocol> BTree<P> {
-    /// Some key's reference below `node`, which must not be layer 0's root: all of these share the bytes before their layer's slices.
+    /// Returns the reference of some key below `node`, which must not be layer 0's root. All these keys share the bytes
+    /// before their layer's slices.
     #[inline]
     pub(crate) fn any_below<'a>(&'a self, node: Node<'a>, version: u64) -> Result<Ref, Restart> {
         self.any_below_by(node, version, |_, _| ())
     }
 
-    /// As above; calls `pass` with the root of each layer on its way, that one among them, and its version.
+    /// As above; calls `pass` with the root and version of each layer on its way, including the first.
     #[inline(always)]
     fn any_below_by<'a>(&'a self, node: Node<'a>, version: u64, mut pass: impl FnMut(Node<'a>, u64)) -> Result<Ref, Restart> {
         let (mut node, mut version) = (node, version);
@@ -99,7 +101,8 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// The key of some reference below `node`, as [`BTree::any_below`] finds one; `None` if those that were looked at cannot be read.
+    /// The key of some reference below `node`, chosen as in [`BTree::any_below`]; `None` if the entries that were tried
+    /// cannot be read.
     pub(crate) fn witness<'r, R: Resolver>(&self, node: Node<'_>, version: u64, resolver: &'r R) -> Result<Option<&'r [u8]>, Restart> {
         match resolver.sound_key(self.any_below(node, version)?) {
             Some(key) => Ok(Some(key)),
@@ -107,7 +110,7 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// As above: looks at all keys of the leaf for `slice`, or else of a layer below it.
+    /// As above: tries all keys of the leaf for `slice`, or else of a layer below it.
     #[cold]
     pub(super) fn witness_on_edge<'r, R: Resolver>(
         &self,

@@ -1,7 +1,8 @@
-//! Loading sorted keys of eight bytes, in parallel and without a search: leaves are built from the left, one thread per run, then linked,
-//! and the inner levels are built upon them.
+//! Loading sorted keys of eight bytes, in parallel and without searches: leaves are built from the left, one thread per
+//! run, then linked, and the inner levels are built on top of them.
 //!
-//! Nobody can reach a node before the root's cell leads to it, so everything up to that store is plain work on fresh memory.
+//! Nobody can reach a node before the root's cell leads to it, so everything up to that store is plain work on fresh
+//! memory.
 
 use super::BTree;
 use super::inner::{Inner, MAX_SEPARATORS};
@@ -11,7 +12,7 @@ use crate::common::node::{LARGE, Node};
 use crate::{PieceSource, SortedPiece};
 use std::sync::atomic::Ordering;
 
-/// Slots filled per leaf, and separators per inner node: 93 %, as `bulk`.
+/// Slots filled per leaf, and separators per inner node: 93 %, as in `bulk`.
 pub(crate) const FILL: usize = LEAF_SLOTS - 4;
 const INNER_FILL: usize = MAX_SEPARATORS - 4;
 
@@ -66,7 +67,7 @@ impl<P: Protocol> BTree<P> {
             assert!(ascending && after, "bulk loads need strictly ascending keys");
             run.last = words.last().copied().or(run.last);
             run.keys += words.len() as u64;
-            // What the piece before left over goes first.
+            // The slots left over from the previous piece go first.
             let take = if slices.is_empty() { 0 } else { (FILL - slices.len()).min(words.len()) };
             slices.extend_from_slice(&words[..take]);
             refs.extend_from_slice(&piece.refs()[..take]);
@@ -98,7 +99,8 @@ impl<P: Protocol> BTree<P> {
         leaves.push(built);
     }
 
-    /// Builds the tree of layer 0 of ascending keys of eight bytes with `fill` slots per leaf. Nobody knows it yet.
+    /// Builds the tree of layer 0 from ascending keys of eight bytes, with `fill` slots per leaf. Nobody knows the tree
+    /// yet.
     pub(crate) fn build_tree(&self, words: impl ExactSizeIterator<Item = (u64, crate::Ref)>, fill: usize) -> Node<'_> {
         let (mut slices, mut refs, mut leaves) = (Vec::with_capacity(fill), Vec::with_capacity(fill), Vec::new());
         if words.len() == 0 {

@@ -1,4 +1,4 @@
-//! Installing references: compare and swap of a slot under its leaf's lock.
+//! Installing references: compare-and-swap of a slot under its leaf's lock.
 
 use super::leaf::{Entry, Leaf};
 use super::protocol::{Point, Protocol};
@@ -12,7 +12,8 @@ use crate::common::version::{Restart, back_off};
 use crate::{Conflict, Ref, Resolver};
 use std::sync::atomic::Ordering;
 
-/// Leaves that fall to one of these counts look for a sibling to merge with. Not at every step below, since that would search in vain.
+/// Leaves that shrink to one of these counts look for a sibling to merge with. A look at every step below the first one
+/// would mostly be in vain.
 const MERGE_AT: u64 = 1 << 15 | 1 << 10 | 1 << 6 | 1 << 3 | 1 << 1;
 
 impl<P: Protocol> BTree<P> {
@@ -32,7 +33,7 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// Goes straight to the token's slot if its leaf has not changed since and the search proved the place.
+    /// Goes straight to the token's slot, if the slot's leaf has not changed since and the search proved the place.
     #[inline]
     pub(crate) fn replace_at_token<'a>(
         &'a self,
@@ -69,7 +70,8 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Counts keys after a slot of `leaf` was filled or removed, and mends the tree if the leaf has become sparse.
+    /// Updates the count of keys after a slot of `leaf` was filled or removed, and merges the leaf if it has become
+    /// sparse.
     #[inline(always)]
     pub(super) fn count_change<'a>(&'a self, above: &impl Above<'a>, leaf: Leaf<'_>, key: &[u8], old: Ref, new: Ref) {
         if old.is_none() {
@@ -83,7 +85,7 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// One attempt by a search from where the layers begin.
+    /// One attempt, by a search that starts at the first layer's cell.
     pub(crate) fn try_replace<'a, R: Resolver>(
         &'a self,
         above: &impl Above<'a>,
@@ -156,18 +158,20 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// A shorter key with the same prefix and slice is the same key: so its slot holds an entry whose key cannot be read.
+    /// Replaces the value of the slot that was found. A shorter key with the same prefix and slice is the same key, so
+    /// the slot holds an entry whose key cannot be read.
     #[cold]
     fn replace_unreadable(&self, found: &Found<'_>, new: Ref) -> Result<(), Restart> {
         let lock = found.leaf.0.version().lock(found.version)?;
         found.leaf.set_value(found.position, new.0);
         lock.done();
-        // The caller counts one more.
+        // The caller counts one key more.
         self.keys.one_less();
         Ok(())
     }
 
-    /// Whether `key` has the bytes that the layers on its way left out: asks the log for a key of the same layer. `None`: those in its leaf cannot be read.
+    /// Returns whether `key` has the bytes that the layers on its way leave out, by reading a key of the same layer
+    /// from the log. `None` if no such key in its leaf can be read.
     fn shares_prefix<R: Resolver>(&self, key: &[u8], found: &Found<'_>, resolver: &R) -> Result<Option<bool>, Restart> {
         if key.len() <= found.depth {
             return Ok(Some(false));
@@ -180,7 +184,7 @@ impl<P: Protocol> BTree<P> {
         Ok(witness.map(|witness| common_prefix(witness, key) >= found.depth))
     }
 
-    /// `key` goes on behind a slice that so far one other key had: both move to a layer of their own.
+    /// Adds `key`, which goes on after a slice that so far only one other key had: both move to a layer of their own.
     fn add_layer<R: Resolver>(&self, key: &[u8], found: &Found<'_>, new: Ref, resolver: &R) -> Result<(), Restart> {
         let fresh = self.layer_of_two(key, new, Ref(found.value), found.depth + 8, resolver);
         let lock = found.leaf.0.version().lock(found.version)?;
@@ -191,12 +195,12 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// A layer of `key` and of the key of `other`, which both go on at byte `base`.
+    /// Makes a layer of `key` and of the key of `other`, which both go on at byte `base`.
     fn layer_of_two<R: Resolver>(&self, key: &[u8], new: Ref, other: Ref, base: usize, resolver: &R) -> crate::common::arena::Fresh<'_> {
         debug_assert!(key.len() > base);
         let (value, other) = (other.0, resolver.sound_key(other).filter(|other| other.len() > base && other[..base] == key[..base]));
         let Some(other) = other else { return self.layer_beside_unreadable(key, new, value, base) };
-        // Both keys need a byte of their own in the new layer, lest one of them end above it.
+        // Each key needs a byte of its own in the new layer, lest one of them end above it.
         let shared = common_prefix(&other[base..], &key[base..]).min(other.len().min(key.len()) - base - 1);
         let skip = shared / 8;
         let slot = |key: &[u8], value: u64| {
@@ -208,7 +212,8 @@ impl<P: Protocol> BTree<P> {
         self.small_root(&slots, skip)
     }
 
-    /// A layer of `key` and of a reference whose key cannot be read: as good as any, for nobody finds that one by its key any more.
+    /// Makes a layer of `key` and of a reference whose key cannot be read. Any layer will do: nobody finds that
+    /// reference by its key any more.
     #[cold]
     fn layer_beside_unreadable(&self, key: &[u8], new: Ref, value: u64, base: usize) -> crate::common::arena::Fresh<'_> {
         let (slice, kind) = slice_at(key, base);
@@ -218,7 +223,7 @@ impl<P: Protocol> BTree<P> {
         self.small_root(&slots, 0)
     }
 
-    /// A layer of one small leaf.
+    /// Makes a layer of one small leaf.
     fn small_root(&self, slots: &[Entry], skip: usize) -> crate::common::arena::Fresh<'_> {
         let fresh = self.arena.allocate(0);
         Leaf(fresh.node()).fill(slots);
@@ -226,8 +231,9 @@ impl<P: Protocol> BTree<P> {
         fresh
     }
 
-    /// If `key` differs from a layer's keys in the bytes that the layer skips: puts a layer above it that ends at the difference. A layer of which no key can be read is taken to
-    /// share nothing. False if there is no such layer on the way to what was found.
+    /// If `key` differs from a layer's keys in the bytes that the layer skips, puts a layer above it that ends at the
+    /// difference. A layer of which no key can be read is taken to share nothing. Returns false if there is no such
+    /// layer on the way to `found`.
     fn split_prefix<'a, R: Resolver>(
         &'a self,
         origin: Cell<'a>,
@@ -257,7 +263,8 @@ impl<P: Protocol> BTree<P> {
         }
     }
 
-    /// Replaces the layer in `cell` by one that skips only `shared` slices, and leads from there to the old one, by `old_slice`, and to the new key.
+    /// Replaces the layer in `cell` by one that skips only `shared` slices. From there, `old_slice` leads to the old
+    /// layer, and another slot to the new key.
     fn cut_layer(
         &self,
         cell: Cell<'_>,

@@ -1,16 +1,18 @@
 //! Node memory: chunks from the operating system, one size class each, recycled after a grace period.
 //!
-//! * **Thread safety.** A short lock around allocation and retirement (a structure change, one in some thirty inserts); the way from a
-//!   leaf's number to its memory is lock-free.
+//! * **Thread safety.** A short lock around allocation and retirement (a structure change, one in some thirty inserts).
+//!   Finding a leaf's memory by its number is lock-free.
 //! * **Type-stable.** A chunk serves one class for ever and goes back to the operating system only with the arena. So a
-//!   number that was a node's once always leads to a node's header, whose version word tells whether it lives.
+//!   number that was once a node's always leads to a node's header, whose version word tells whether the node lives.
 //! * **Recycling.** Retired nodes pass through `hither_sync::epoch` in batches, since each deferral costs a barrier.
-//! * **Footprint.** A class starts with a chunk of 64 KiB of small pages and grows fourfold, at last twofold, up to 2 MiB huge-page chunks.
+//! * **Footprint.** The first chunk of a class has 64 KiB of small pages. Later ones grow fourfold, the last step
+//!   twofold, up to chunks of one 2 MiB huge page.
 //!   Untouched memory costs nothing, so an empty index touches one page.
 //!
 //! # Numbers
 //!
-//! A node's number is its chunk's position in the table times 2^14 plus its offset in units of 128 bytes: 32 bits reach 512 GiB.
+//! A node's number is its chunk's position in the table times 2^14 plus its offset in units of 128 bytes: 32 bits reach
+//! 512 GiB.
 
 use super::node::{self, CLASSES, Node, node_bytes};
 use super::version::held;
@@ -21,10 +23,10 @@ use std::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
-/// Numbers count in units of the smallest node.
+/// The unit of numbers: the size of the smallest node.
 const UNIT: usize = 128;
 const UNITS_PER_CHUNK: usize = CHUNK_BYTES[3] / UNIT;
-/// The sizes of a class's first chunks; the last one goes on.
+/// The sizes of a class's first chunks; all later ones have the last size.
 const CHUNK_BYTES: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 2 << 20];
 const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
@@ -32,7 +34,8 @@ const FANOUT: usize = 512;
 /// Retired nodes per deferral.
 const BATCH: usize = 32;
 
-/// A second-level table of chunk words: page-aligned address, bits 0..3 the class, bits 4..7 the position in [`CHUNK_BYTES`].
+/// A second-level table of chunk words. A word holds the chunk's page-aligned address, the class in bits 0..3 and the
+/// position in [`CHUNK_BYTES`] in bits 4..7.
 type Table = [AtomicU64; FANOUT];
 
 /// The nodes of one index.
@@ -46,7 +49,7 @@ pub(crate) struct Arena {
 struct State {
     chunks: usize,
     per_class: [ClassState; CLASSES],
-    /// Unlinked nodes (address, class) that wait for their batch to fill.
+    /// Unlinked nodes (address, class) that wait until their batch is full.
     retired: Vec<(usize, u8)>,
 }
 
@@ -61,7 +64,7 @@ struct ClassState {
 }
 
 impl ClassState {
-    /// What the system hands out of the newest chunk at a time.
+    /// The size of the pages in which the system provides the newest chunk.
     fn page(&self) -> usize {
         if self.chunks >= CHUNK_BYTES.len() { HUGE } else { PAGE }
     }
@@ -76,7 +79,7 @@ impl Arena {
         })
     }
 
-    /// A node of this class with empty slots, not yet alive. O(1) but for new chunks.
+    /// Returns a node of this class with empty slots, not yet alive. O(1) except for new chunks.
     pub(crate) fn allocate(&self, class: usize) -> Fresh<'_> {
         debug_assert_ne!(class, node::PAGE);
         let (address, first_life) = self.take(class);
@@ -91,21 +94,22 @@ impl Arena {
         Fresh { arena: self, node }
     }
 
-    /// The address of a page with any content.
+    /// Returns the address of a page with arbitrary content.
     pub(crate) fn allocate_page(&self) -> u64 {
         let page = self.take(node::PAGE).0 as u64;
-        // What is stored into the page from now on is seen after the lock under which it was freed (see `free_page`).
+        // Stores into the page from now on become visible only after the lock under which it was freed (see
+        // `free_page`).
         fence(Ordering::Release);
         page
     }
 
-    /// Takes a page back at once: its node's version must have changed or be locked, so that a reader of the page notices, and nothing
-    /// that was read of a page may be followed before the version has confirmed it.
+    /// Takes a page back at once. The version of its node must have changed or be locked, so that a reader of the page
+    /// notices. Nothing that was read from a page may be followed before the version has confirmed it.
     pub(crate) fn free_page(&self, address: u64) {
         self.state.lock().per_class[node::PAGE].free.push(address as usize);
     }
 
-    /// Memory of this class; with its number if it was never used before.
+    /// Memory of this class, and its number if it was never used before.
     fn take(&self, class: usize) -> (usize, Option<u32>) {
         let mut state = self.state.lock();
         if let Some(address) = state.per_class[class].free.pop() {
@@ -147,7 +151,7 @@ impl Arena {
         pool.next_id = (index * UNITS_PER_CHUNK) as u32;
     }
 
-    /// The node with this number, whatever its state, if the number is one that a node can have. Lock-free.
+    /// The node with this number, in whatever state; `None` if no node can have this number. Lock-free.
     #[inline]
     pub(crate) fn node(&self, id: u32) -> Option<Node<'_>> {
         let (index, unit) = (id as usize / UNITS_PER_CHUNK, id as usize % UNITS_PER_CHUNK);
@@ -164,12 +168,13 @@ impl Arena {
         Some(unsafe { Node::from_address(address + (unit * UNIT) as u64) })
     }
 
-    /// Hands over a node that was unlinked and unlocked as obsolete. Call it without holding locks: it may run deferred work.
+    /// Takes over a node that was unlinked and unlocked as obsolete. Must be called without holding locks: it may run
+    /// deferred work.
     pub(crate) fn retire(self: &Arc<Self>, node: Node<'_>) {
         self.retire_all(&[(node.address(), node.meta().class())]);
     }
 
-    /// Hands over unlinked memory by address and class. As for [`Arena::retire`], call it without holding locks.
+    /// Takes over unlinked memory by address and class. As [`Arena::retire`], it must be called without holding locks.
     pub(crate) fn retire_all(self: &Arc<Self>, unlinked: &[(u64, usize)]) {
         debug_assert!(held::none(), "others would wait for what this may run");
         let batch = {
@@ -214,14 +219,15 @@ impl Drop for Arena {
             let table = unsafe { Box::from_raw(table) };
             for word in table.iter().map(|word| word.load(Ordering::Relaxed)).filter(|word| *word != 0) {
                 let address = with_exposed_provenance_mut(word as usize & !(PAGE - 1));
-                // SAFETY: the chunk was mapped by `map_chunk` with this size, and no node in it is reachable without the arena.
+                // SAFETY: the chunk was mapped by `map_chunk` with this size, and no node in it is reachable without
+                // the arena.
                 unsafe { libc::munmap(address, CHUNK_BYTES[word as usize >> 4 & 15]) };
             }
         }
     }
 }
 
-/// A node that nobody can find yet. Dropping it gives it back.
+/// A node that nobody can find yet. Dropping it returns its memory to the arena.
 pub(crate) struct Fresh<'a> {
     arena: &'a Arena,
     node: Node<'a>,
@@ -250,7 +256,8 @@ impl Drop for Fresh<'_> {
     }
 }
 
-/// Zeroed memory, aligned to its size class of pages; exposed, because node words hold addresses.
+/// Maps zeroed memory, aligned to the page size of its chunk size. The address is exposed, because node words hold
+/// addresses.
 fn map_chunk(bytes: usize) -> usize {
     let spare = if bytes >= HUGE { HUGE } else { 0 };
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -261,7 +268,7 @@ fn map_chunk(bytes: usize) -> usize {
         std::alloc::handle_alloc_error(layout);
     };
     let start = raw.as_ptr().expose_provenance();
-    // By what is above that an address can be told from a reference (`Ref::has_size`).
+    // The bits above distinguish an address from a reference (`Ref::has_size`).
     assert!((start + bytes + spare) as u64 >> 48 == 0, "memory is mapped below 2^48 unless one asks for more");
     if spare == 0 {
         return start;
@@ -281,7 +288,7 @@ fn unmap(address: usize, bytes: usize) {
     }
 }
 
-/// Says that nodes borrow from an arena.
+/// Marks nodes as borrowing from an arena.
 pub(crate) type Borrowed<'a> = PhantomData<&'a Arena>;
 
 #[cfg(test)]

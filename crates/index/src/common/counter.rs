@@ -1,13 +1,13 @@
 //! The number of keys, counted by threads that do not meet: each of the first thread numbers has a word of its own.
 //!
-//! A thread number passes from a thread that ends to the next with acquire/release, so plain loads and stores suffice
-//! for owned words; threads beyond share the last word by atomic addition.
+//! A thread number passes from a thread that ends to the next one with acquire/release, so plain loads and stores
+//! suffice for owned words. Threads with higher numbers share the last word by atomic addition.
 
 use hither_sync::Padded;
 use hither_sync::epoch::thread_number;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of threads with a word of their own is `OWNED`: few, where an empty index is to stay small.
+/// `OWNED` is the number of threads with a word of their own: small where an empty index must stay small.
 pub(crate) struct Counter<const OWNED: usize> {
     words: Box<[Padded<AtomicU64>]>,
 }
@@ -17,7 +17,7 @@ impl<const OWNED: usize> Counter<OWNED> {
         Counter { words: (0..=OWNED).map(|_| Padded(AtomicU64::new(0))).collect() }
     }
 
-    /// Adds `delta`, in two's complement.
+    /// Adds `delta`, which may be negative in two's complement.
     #[inline(always)]
     pub(crate) fn add(&self, delta: u64) {
         let number = thread_number();
@@ -39,7 +39,7 @@ impl<const OWNED: usize> Counter<OWNED> {
         self.add(u64::MAX);
     }
 
-    /// The sum: exact when nobody counts, never below zero.
+    /// The sum: exact while nobody counts, never below zero.
     pub(crate) fn sum(&self) -> usize {
         let sum = self.words.iter().fold(0u64, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)));
         usize::try_from(sum as i64).unwrap_or(0)

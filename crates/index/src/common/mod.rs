@@ -1,4 +1,5 @@
-//! What the ordered indexes share: node memory, versions, slices of keys, counting, search and moves in sorted words, visits; and planted bugs for tests.
+//! Code shared by the ordered indexes: node memory, versions, slices of keys, counting, search and moves in sorted
+//! words, visits; and planted bugs for tests.
 
 pub(crate) mod arena;
 pub(crate) mod counter;

@@ -1,22 +1,24 @@
 //! A node: 16 to 128 atomic words, the first two of which are the same in all nodes.
 //!
-//! Word 0 is the [`Version`], word 1 the [`Meta`]. The rest is a leaf's or an inner node's of the B+-tree (`crate::btree`), or the header of
-//! a gapped array (`crate::learned`). All words are atomics that readers load relaxed and validate by the version; only the holder
-//! of the version's lock (or of a fresh node) stores.
+//! Word 0 is the [`Version`], word 1 the [`Meta`]. The other words are those of a leaf or an inner node of the B+-tree
+//! (`crate::btree`), or the header of a gapped array (`crate::learned`). All words are atomics that readers load
+//! relaxed and validate by the version. Only the holder of the version's lock (or of a fresh node) stores.
 //!
-//! Pages are memory of gapped arrays, without version and metadata.
+//! Pages are memory of gapped arrays, without version or metadata.
 //!
 //! # Invariants
 //!
 //! * N1. A node's class and number never change; its level changes only between lives.
-//! * N2. Words that hold addresses of nodes are followed only after the version has confirmed them: recycled memory holds anything.
+//! * N2. Words that hold addresses of nodes are followed only after the version has confirmed them: recycled memory may
+//!   hold anything.
 
 use super::arena::Borrowed;
 use super::version::Version;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The sizes of the B+-tree's nodes (four classes), of the headers of gapped leaves and gapped inner nodes, and of pages.
+/// The sizes of the B+-tree's nodes (four classes), of the headers of gapped leaves and gapped inner nodes, and of
+/// pages.
 const CLASS_BYTES: [usize; 7] = [128, 256, 512, 1024, 256, 1024, 4096];
 /// Number of size classes.
 pub(crate) const CLASSES: usize = CLASS_BYTES.len();
@@ -26,12 +28,13 @@ pub(crate) const LARGE: usize = 3;
 pub(crate) const LEAF_HEAD: usize = 4;
 /// The class of the headers of gapped inner nodes.
 pub(crate) const INNER_HEAD: usize = 5;
-/// The class of pages, which are no nodes.
+/// The class of pages, which are not nodes.
 pub(crate) const PAGE: usize = 6;
 
-/// The lines with header and keys: enough when many lookups are under way, whose misses overlap anyway.
+/// The lines with header and keys. These are enough when many lookups are under way, whose misses overlap anyway.
 pub(crate) const KEY_LINES: usize = 8;
-/// A whole large node, for a search that has other work to do until it comes, or that cannot compare all its keys at once.
+/// All lines of a large node, for a search that has other work to do until they arrive, or that cannot compare all keys
+/// of a node at once.
 pub(crate) const ALL_LINES: usize = 16;
 
 /// Bytes of a node of this class.
@@ -40,7 +43,8 @@ pub(crate) const fn node_bytes(class: usize) -> usize {
     CLASS_BYTES[class]
 }
 
-/// Word 1: bits 0..7 count, 8..11 level (0 = leaf), 12..15 class, 16..31 skipped slices (layer roots only), 32..63 number.
+/// Word 1: bits 0..7 count, 8..11 level (0 = leaf), 12..15 class, 16..31 skipped slices (layer roots only), 32..63
+/// number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Meta(u64);
 
@@ -73,7 +77,8 @@ impl Meta {
         (self.0 >> 12 & 15) as usize
     }
 
-    /// How many slices of the key all entries of this layer share and the layer leaves out. Meaningful in a layer's root.
+    /// The number of slices that all keys of this layer share and that the layer leaves out. Meaningful in a layer's
+    /// root.
     #[inline(always)]
     pub(crate) fn skip(self) -> usize {
         (self.0 >> 16 & 0xffff) as usize
@@ -116,9 +121,8 @@ impl PartialEq for Node<'_> {
 impl<'a> Node<'a> {
     /// The node at `address`.
     ///
-    /// # Safety
-    /// A node of an arena that outlives `'a` must begin there. An address read from a node's word counts once that node's version
-    /// has been validated (N2).
+    /// A node of an arena that outlives `'a` must begin there. An address read from a node's word qualifies once that
+    /// node's version has been validated (N2).
     #[inline(always)]
     pub(crate) unsafe fn from_address(address: u64) -> Self {
         Node { words: std::ptr::with_exposed_provenance(address as usize), arena: PhantomData }
@@ -152,7 +156,7 @@ impl<'a> Node<'a> {
         Meta(unsafe { self.word(1) }.load(Ordering::Relaxed))
     }
 
-    /// Only for the holder of the lock or of a fresh node.
+    /// Only for the holder of the lock, or of a fresh node.
     #[inline(always)]
     pub(crate) fn set_meta(self, meta: Meta) {
         // SAFETY: as in `meta`.

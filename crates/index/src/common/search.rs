@@ -1,15 +1,18 @@
 //! Search in the sorted words of a node.
 //!
-//! Large nodes, or the half that one comparison chooses, are searched by comparing all words at once where the processor can (AVX-512), else like small ones by a branch-free
-//! binary search; single lines are compared at once with AVX2 as well. Readers search words that a writer may be changing: the result is then any number up to the count (of
-//! halves and positions: up to the number of words), and the version tells.
+//! Large nodes, or the half that one comparison chooses, are searched by comparing all words at once where the
+//! processor can (AVX-512). Otherwise they are searched like small ones, by a branch-free binary search. Single lines
+//! are compared at once with AVX2 as well.
+//!
+//! Readers search words that a writer may be changing. The result is then any number up to the count (for halves and
+//! positions: up to the number of words), and the version reveals the change.
 
 #[cfg(target_arch = "x86_64")]
 use super::wide;
 use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Whether all words of a large node are compared at once: asked once by who searches several nodes.
+/// Returns whether all words of a large node are compared at once. A caller that searches several nodes asks once.
 #[inline(always)]
 pub(crate) fn is_wide() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -25,12 +28,12 @@ pub(crate) struct Block {
     pub(crate) words: *const AtomicU64,
     /// Where the sorted words begin.
     pub(crate) first: usize,
-    /// How many they are, less than 64; `first + count` is at most 64.
+    /// The number of sorted words, less than 64; `first + count` is at most 64.
     pub(crate) count: usize,
 }
 
 impl Block {
-    /// How many of the sorted words are below `bound`.
+    /// Returns how many of the sorted words are below `bound`.
     ///
     /// # Safety
     /// 64 words must be readable at `words`, aligned to 64 bytes, `count` less than 64 and `first + count` at most 64.
@@ -45,7 +48,7 @@ impl Block {
         unsafe { lower_bound(self.words.add(self.first), self.count, bound) }
     }
 
-    /// How many of the sorted words are not above `bound`.
+    /// Returns how many of the sorted words are not above `bound`.
     ///
     /// # Safety
     /// As for [`Block::lower_bound`].
@@ -60,8 +63,8 @@ impl Block {
         unsafe { partition(self.words.add(self.first), self.count, |word| word <= bound) }
     }
 
-    /// Where `word` first stands among all 64 words, those that are not sorted as well, or 64. (Where not all can be compared at once, among the sorted ones only.)
-    /// `wide`: what [`is_wide`] says.
+    /// Returns the first position of `word` among all 64 words, unsorted ones included, or 64. (Where not all words can
+    /// be compared at once, only the sorted ones are searched.) `wide` is the result of [`is_wide`].
     ///
     /// # Safety
     /// As for [`Block::lower_bound`].
@@ -82,7 +85,7 @@ impl Block {
         if hit { self.first + at } else { 64 }
     }
 
-    /// The length of the run of ones at the sorted words' beginning: they ascend, so no one comes behind a zero.
+    /// The length of the run of ones at the start of the sorted words: these ascend, so no one follows a zero.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn count_in(self, mask: u64) -> usize {
@@ -90,20 +93,20 @@ impl Block {
     }
 }
 
-/// Words of a [`Half`].
+/// Number of words in a [`Half`].
 pub(crate) const HALF_WORDS: usize = 32;
 
-/// Thirty-two words, the sorted ones among them behind the first few.
+/// Thirty-two words; the sorted ones follow the first few.
 #[derive(Clone, Copy)]
 pub(crate) struct Half {
     /// [`HALF_WORDS`], aligned to 64 bytes.
     pub(crate) words: *const AtomicU64,
-    /// Where the sorted words begin: what stands before them counts as not above anything.
+    /// Where the sorted words begin. The words before them count as not above anything.
     pub(crate) ahead: usize,
 }
 
 impl Half {
-    /// How many words are not above `bound`. `wide`: what [`is_wide`] says.
+    /// Returns how many words are not above `bound`. `wide` is the result of [`is_wide`].
     ///
     /// # Safety
     /// 32 words must be readable at `words`, aligned to 64 bytes, and `ahead` less than 32.
@@ -113,7 +116,7 @@ impl Half {
         if wide {
             // SAFETY: available, and the words are readable and aligned.
             let mask = unsafe { wide::half_not_above(self.words, bound) };
-            // Of 64 bits, the upper half of which ends the count.
+            // The upper half of the 64 bits ends the count.
             return (!u64::from(mask) & u64::MAX << self.ahead).trailing_zeros() as usize;
         }
         let _ = wide;
@@ -193,7 +196,7 @@ impl Line {
     }
 }
 
-/// How many of the `count` sorted words at `words` are below `bound`.
+/// Returns how many of the `count` sorted words at `words` are below `bound`.
 ///
 /// # Safety
 /// `count` words must be readable at `words`.
@@ -233,7 +236,7 @@ mod tests {
     fn agrees_with_the_standard_library() {
         for first in [0, 2, 5] {
             for count in 0..WORDS - first {
-                // Around the sorted words lies what must not count.
+                // The words around the sorted ones must not count.
                 let block = Aligned(std::array::from_fn(|i| AtomicU64::new(i as u64 * 97 % 50)));
                 let plain: Vec<u64> = (0..count as u64).map(|i| if i == 62 { u64::MAX } else { i / 2 * 10 }).collect();
                 plain.iter().enumerate().for_each(|(i, word)| block.0[first + i].store(*word, Ordering::Relaxed));

@@ -1,22 +1,23 @@
-//! Moves runs of words in a node by one place: what an insert or a removal among sorted words does.
+//! Moves runs of words in a node by one place, as an insert or a removal among sorted words does.
 //!
-//! Word by word that is five instructions and a store each, and they stand between a write's flush and the next write's first miss (`docs/adr/0010`), so eight or
-//! four words are moved at once where the processor can.
+//! Moving word by word takes five instructions and a store each, and these stand between a write's flush and the next
+//! write's first miss (`docs/adr/0010`). So eight or four words are moved at once where the processor can.
 //!
-//! Thread safety: for the holder of the node's lock. Readers may look meanwhile: they find words of before, of after, or anything, and validate by the node's version.
-//! (Wide stores need no alignment but that of words, and no more is promised of them: none of these processors tears a word that is aligned.)
+//! Thread safety: for the holder of the node's lock. Readers may look meanwhile: they find old words, new ones, or
+//! anything, and validate by the node's version. (Wide stores need only the alignment of words, and only whole words
+//! are promised: none of these processors tears an aligned word.)
 
 #[cfg(target_arch = "x86_64")]
 use super::wide;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Two runs of words that are moved alike, by where they begin.
+/// Two runs of words that are moved alike, given by their first words.
 pub(crate) type Runs = [*const AtomicU64; 2];
 
 /// Moves `count` words of each run up by one place.
 ///
 /// # Safety
-/// `count + 1` words must be there at each, those of one run none of the other's, and the caller the only writer.
+/// Each run must have `count + 1` words, the runs must not overlap, and the caller must be the only writer.
 #[inline(always)]
 pub(crate) unsafe fn up(runs: Runs, count: usize) {
     // SAFETY: passed on; what is called is available.
@@ -33,7 +34,7 @@ pub(crate) unsafe fn up(runs: Runs, count: usize) {
     }
 }
 
-/// Moves `count` words of each run, those behind its first, down by one place.
+/// Moves `count` words of each run, the ones after its first word, down by one place.
 ///
 /// # Safety
 /// As for [`up`].
@@ -59,10 +60,11 @@ pub(crate) unsafe fn down(runs: Runs, count: usize) {
 #[inline(always)]
 unsafe fn up_by_eight(runs: Runs, count: usize) {
     let mut left = count & !7;
-    // What is no eight comes first, and from the top: behind the others its load would span what they have stored, though it leaves that out, and would wait
-    // until the stores have left the store buffer, in which they stand behind the write's fence.
+    // The words that do not fill eight come first, from the top. After the others, a masked load of them would span
+    // words just stored, although the mask leaves these out, and would wait until the stores have left the store
+    // buffer, where they stand behind the write's fence.
     for run in runs {
-        // SAFETY: the last words, less than eight, and the place behind them.
+        // SAFETY: the last words, fewer than eight, and the place after them.
         unsafe { wide::move_some(run.add(left), run.add(left + 1), count & 7) };
     }
     while left > 0 {
@@ -88,7 +90,7 @@ unsafe fn down_by_eight(runs: Runs, count: usize) {
         done += 8;
     }
     for run in runs {
-        // SAFETY: the words that are left, less than eight.
+        // SAFETY: the words that are left, fewer than eight.
         unsafe { wide::move_some(run.add(done + 1), run.add(done), count - done) };
     }
 }
@@ -153,7 +155,7 @@ mod tests {
 
     const WORDS: usize = 72;
 
-    /// Moves words of two arrays by `shift`, and compares with what `expect` makes of them.
+    /// Moves words of two arrays by `shift`, and compares the result with that of `expect`.
     fn compare(what: &str, shift: unsafe fn(Runs, usize), expect: impl Fn(&mut [u64], usize, usize)) {
         for (from, count) in (0..=9).flat_map(|from| (0..=61).map(move |count| (from, count))) {
             let mut expected = [1u64, 1 << 32].map(|base| (0..WORDS as u64).map(|i| base + i * i).collect::<Vec<_>>());

@@ -1,12 +1,13 @@
 //! Keys as sequences of 8-byte slices.
 //!
-//! A layer orders its entries by (slice, rank): the slice is 8 key bytes, big-endian and padded with zeros, and the rank is how many of
-//! them belong to the key: 1 to 8 if it ends here, [`LONGER`] if it goes on. Bytewise order of keys is the order of these
-//! pairs, layer by layer.
+//! A layer orders its entries by (slice, rank). The slice is 8 key bytes, big-endian and padded with zeros. The rank is
+//! the number of these bytes that belong to the key: 1 to 8 if the key ends here, [`LONGER`] if it goes on. Bytewise
+//! order of keys is the order of these pairs, layer by layer.
 
-/// The rank of a key that goes on behind the slice. In a slot: the single key of that kind, by reference.
+/// The rank of a key that goes on after the slice. As a slot's kind: the slot refers to the only key that does.
 pub(crate) const LONGER: u8 = 9;
-/// A slot's kind: not one key but the layer of all keys that go on behind the slice. Its rank is [`LONGER`].
+/// The kind of a slot that does not hold one key but the layer of all keys that go on after the slice. Its rank is
+/// [`LONGER`].
 pub(crate) const LAYER: u8 = 10;
 
 /// The rank of a slot's kind.
@@ -15,7 +16,8 @@ pub(crate) fn rank_of(kind: u8) -> u8 {
     kind.min(LONGER)
 }
 
-/// The slice of `key` at `depth` and its rank. A key that ends before `depth` yields (0, 0), which is before every slot.
+/// Returns the slice of `key` at `depth` and its rank. A key that ends before `depth` yields (0, 0), which sorts before
+/// every slot.
 #[inline(always)]
 pub(crate) fn slice_at(key: &[u8], depth: usize) -> (u64, u8) {
     let rest = key.get(depth..).unwrap_or(&[]);

@@ -1,6 +1,7 @@
-//! Planted bugs of the protocol that the ordered indexes share, and counting of its points: what their tests are made of.
+//! Planted bugs of the protocol that the ordered indexes share, and counting of its points, for their tests.
 //!
-//! A bug is a rule that is left out, and there is one [`Twin`] for all: a type for each would compile the trees once more for each of them.
+//! A bug is a rule that is left out. One [`Twin`] serves all of them: a type for each bug would compile the trees once
+//! more for each.
 
 use crate::btree::protocol::{Point, Protocol, Rule};
 use parking_lot::{Mutex, MutexGuard};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::thread::LocalKey;
 use std::time::{Duration, Instant};
 
-/// Steps of all twins' protocols, by whichever thread.
+/// Number of steps that all twins' protocols have taken, in any thread.
 static STEPS: AtomicUsize = AtomicUsize::new(0);
 
 /// Lets other threads come in between: always at a half-done step, at other points every now and then.
@@ -29,14 +30,14 @@ thread_local! {
     static TURNS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Counts; whether this is one in `n` of this thread's.
+/// Counts a call; returns whether it is every `n`th of this thread.
 fn is_nth(counter: &'static LocalKey<Cell<u32>>, n: u32) -> bool {
     counter.set(counter.get().wrapping_add(1));
     counter.get().is_multiple_of(n)
 }
 
-/// Waits until others have made so many steps, if there are any: a pause for a time is too short when they do not get to run, and lets
-/// them undo what it was for when they do.
+/// Waits until other threads have made so many steps, if there are any. A pause of fixed length is too short when they
+/// do not get to run, and lets them undo its effect when they do.
 fn await_others(steps: usize, at_most: Duration) {
     let (from, since) = (STEPS.load(Ordering::Relaxed), Instant::now());
     while STEPS.load(Ordering::Relaxed).wrapping_sub(from) < steps && since.elapsed() < at_most {
@@ -47,9 +48,9 @@ fn await_others(steps: usize, at_most: Duration) {
 /// The protocol with pauses, and without the rule that a test leaves out.
 pub(crate) struct Twin;
 
-/// Which rule all twins of a kind leave out, if any. One test at a time works with them.
+/// The rule that all twins of a kind leave out, if any. Only one test at a time works with twins.
 pub(crate) struct LeftOut {
-    /// Its number, or [`LeftOut::NONE`].
+    /// The rule's number, or [`LeftOut::NONE`].
     rule: AtomicU8,
     alone: Mutex<()>,
 }
@@ -65,12 +66,12 @@ impl LeftOut {
         self.rule.load(Ordering::Relaxed) == rule
     }
 
-    /// Held by the test that works with twins.
+    /// Locks out other tests; held by a test that works with twins.
     pub(crate) fn alone(&self) -> MutexGuard<'_, ()> {
         self.alone.lock()
     }
 
-    /// Runs `test`, of the one who is alone, without a rule. It must not panic.
+    /// Runs `test` without a rule. The caller holds [`LeftOut::alone`], and `test` must not panic.
     pub(crate) fn without<T>(&self, rule: u8, test: impl FnOnce() -> T) -> T {
         self.rule.store(rule, Ordering::SeqCst);
         let outcome = test();
@@ -91,14 +92,14 @@ impl Protocol for Twin {
     }
 }
 
-/// A part of a suite, run on twins, fails within so many runs without the rule, and does not fail with it, twice.
+/// Asserts that a part of a suite, run on twins, fails within `limit` runs without the rule, and passes twice with it.
 pub(crate) fn assert_caught(rule: Rule, mut part: impl FnMut(), limit: usize) {
     let _alone = LEFT_OUT.alone();
     assert!(fails_without(rule, &mut part, limit), "without {rule:?} nothing goes wrong");
     assert_eq!(runs_to_failure(part, 2), None, "the sound twin passes");
 }
 
-/// All of it with a sound twin.
+/// Runs `work` with sound twins only.
 pub(crate) fn with_sound_twins(work: impl FnOnce()) {
     let _alone = LEFT_OUT.alone();
     work();
@@ -108,12 +109,12 @@ fn fails_without(rule: Rule, part: impl FnMut(), limit: usize) -> bool {
     LEFT_OUT.without(rule as u8, || runs_to_failure(part, limit)).is_some()
 }
 
-/// Runs `part` until it fails; how many runs that took, or `None`.
+/// Runs `part` until it fails; returns how many runs that took, or `None`.
 fn runs_to_failure(mut part: impl FnMut(), limit: usize) -> Option<usize> {
     (1..=limit).find(|_| catch_unwind(AssertUnwindSafe(&mut part)).is_err())
 }
 
-/// How often each point of the protocol was reached, by one test.
+/// How often one test has reached each point of the protocol.
 pub(crate) struct Counts([AtomicUsize; 32]);
 
 impl Counts {
@@ -121,7 +122,7 @@ impl Counts {
         Counts([const { AtomicUsize::new(0) }; 32])
     }
 
-    /// Counts, and gives others a chance to come in between, now and then.
+    /// Counts a point, and yields to other threads now and then.
     pub(crate) fn reached(&self, point: Point) {
         let times = self.0[point as usize].fetch_add(1, Ordering::Relaxed) + 1;
         if point != Point::Descend && times.is_multiple_of(64) {
@@ -129,7 +130,7 @@ impl Counts {
         }
     }
 
-    /// A run that met one of these structure changes fewer than `least` times is a failed run; one that met a half-done one, too.
+    /// Fails if one of these structure changes was reached fewer than `least` times, or if a half-done one was reached.
     pub(crate) fn assert_all(&self, points: &[Point], least: usize) {
         let times = |point: Point| self.0[point as usize].load(Ordering::Relaxed);
         for point in points {

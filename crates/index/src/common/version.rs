@@ -1,25 +1,30 @@
 //! The version word of a node: optimistic reads, exclusive writes (optimistic lock coupling).
 //!
-//! Bit 0: locked. Bit 1: obsolete, that is, unlinked or free. Bit 2: claimed. Bit 3: wanted. The rest counts changes; it never goes back, not
-//! even when the node's memory is recycled, so that a version seen once names one state of one life of a node. Claimed and wanted are
-//! no part of that state: versions that are handed out are without them, but for [`Version::try_read_whole`]'s.
+//! Bit 0: locked. Bit 1: obsolete, that is, unlinked or free. Bit 2: claimed. Bit 3: wanted. The rest counts changes.
+//! The count never goes back, not even when the node's memory is recycled, so a version seen once identifies one state
+//! of one life of a node. Claimed and wanted are no part of that state: versions are handed out without them, except by
+//! [`Version::try_read_whole`].
 //!
-//! * A reader takes the version, reads with relaxed loads, and asks whether the version is still [`Version::same`]. If not,
-//!   it throws away what it read and starts again ([`Restart`]).
-//! * A writer locks a node *at the version that it has read* and so knows that all it read still holds. It never waits for a
-//!   lock while it holds another, so there is no deadlock: it gives up and restarts.
-//! * A writer may *claim* a node at the version that it has read, and lock it later. A claim keeps other writers out, as a lock does; readers do
-//!   not see it, since nothing changes yet. The lock behind a claim is a plain store, so it need not wait for a flush (`docs/adr/0019`).
-//! * A writer that finds a node claimed marks it *wanted* and gives up. Until the node is locked again nobody claims it to hold it over
-//!   a flush, so that a thread which claims one node again and again cannot shut others out.
+//! * A reader takes the version, reads with relaxed loads, and checks that the version is still [`Version::same`]. If
+//!   not, it discards what it read and starts again ([`Restart`]).
+//! * A writer locks a node *at the version that it has read* and so knows that everything it read still holds. It never
+//!   waits for a lock while it holds another, so there is no deadlock: it gives up and restarts.
+//! * A writer may *claim* a node at the version that it has read, and lock it later. A claim keeps other writers out,
+//!   as a lock does; readers do not see it, since nothing changes yet. The lock that follows a claim is a plain store,
+//!   so it need not wait for a flush (`docs/adr/0019`).
+//! * A writer that finds a node claimed marks it *wanted* and gives up. Until the node is locked again, nobody claims
+//!   it to hold it over a flush, so a thread that claims one node again and again cannot shut others out.
 //!
 //! # Memory order
 //!
-//! Locking is an acquire exchange followed by a release fence, so that no store of the section becomes visible before the
-//! lock; unlocking is a release store. A reader loads the version with acquire and validates behind an acquire fence: had it read
-//! a value of a later section, the fence pairs with that section's release fence and the version differs. A claim is an acquire exchange
-//! as well; it comes before the lock in the order of the word's changes, and only its holder stores to the word meanwhile, but for the mark
-//! "wanted", which may be lost: who set it sets it again.
+//! Locking is an acquire exchange followed by a release fence, so that no store of the section becomes visible before
+//! the lock. Unlocking is a release store. A reader loads the version with acquire and validates after an acquire
+//! fence: had it read a value of a later section, the fence would pair with that section's release fence and the
+//! version would differ.
+//!
+//! A claim is an acquire exchange as well. It comes before the lock in the modification order of the word, and only its
+//! holder stores to the word meanwhile, except for the mark "wanted". That mark may be lost: the writer that set it
+//! sets it again.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -29,14 +34,14 @@ const CLAIMED: u64 = 4;
 const WANTED: u64 = 8;
 const STEP: u64 = 16;
 const FLAGS: u64 = LOCKED | OBSOLETE;
-/// What readers do not see.
+/// The bits that readers do not see.
 const CLAIMS: u64 = CLAIMED | WANTED;
 
-/// What was read no longer holds: start again.
+/// The error of an operation whose reads no longer hold: start again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Restart;
 
-/// The word. `repr(transparent)`: nodes are arrays of atomic words and the first one is this.
+/// The version word. `repr(transparent)`: nodes are arrays of atomic words, of which this is the first.
 #[repr(transparent)]
 pub(crate) struct Version(AtomicU64);
 
@@ -68,28 +73,29 @@ impl Version {
         }
     }
 
-    /// The current version if the node is neither locked nor obsolete. For whoever holds locks and must not wait, and for searches, which
-    /// wait at their beginning: the way to a wait in their midst costs registers all along.
+    /// The current version if the node is neither locked nor obsolete. For callers that hold locks and must not wait,
+    /// and for searches, which wait only at their beginning: a possible wait in the middle of a search costs registers
+    /// on its whole way.
     #[inline(always)]
     pub(crate) fn try_read(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
         if version & FLAGS == 0 { Ok(version & !CLAIMS) } else { Err(Restart) }
     }
 
-    /// As [`Version::try_read`], with the claims as they are: for [`Version::check_whole`].
+    /// As [`Version::try_read`], but including the claim bits: for [`Version::check_whole`].
     #[inline(always)]
     pub(crate) fn try_read_whole(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
         if version & FLAGS == 0 { Ok(version) } else { Err(Restart) }
     }
 
-    /// A version without claims, of one that [`Version::try_read_whole`] gave.
+    /// Removes the claim bits from a version that [`Version::try_read_whole`] returned.
     #[inline(always)]
     pub(crate) fn unclaimed(whole: u64) -> u64 {
         whole & !CLAIMS
     }
 
-    /// As [`Version::check`] of a node that nobody ever claims, in one comparison. A claim would pass for a change.
+    /// As [`Version::check`], in one comparison, of a node that nobody ever claims. A claim would count as a change.
     #[inline(always)]
     pub(crate) fn check_whole(&self, seen: u64) -> Result<(), Restart> {
         // As in `same`.
@@ -97,7 +103,7 @@ impl Version {
         if self.0.load(Ordering::Relaxed) == seen { Ok(()) } else { Err(Restart) }
     }
 
-    /// Whether nothing has changed since the version was `seen`: all loads before this call saw that state.
+    /// Returns whether nothing has changed since the version was `seen`: all loads before this call saw that state.
     #[inline(always)]
     pub(crate) fn same(&self, seen: u64) -> bool {
         // Orders the reader's relaxed loads before the load of the version.
@@ -123,7 +129,7 @@ impl Version {
         Ok(Locked::new(self, seen, 0))
     }
 
-    /// Locks a wanted node, and marks a claimed one wanted.
+    /// Locks a node that is marked as wanted; marks a claimed one as wanted.
     #[cold]
     fn lock_slow(&self, seen: u64) -> Result<Locked<'_>, Restart> {
         self.exchange_wanted(seen, seen | LOCKED)?;
@@ -131,7 +137,8 @@ impl Version {
         Ok(Locked::new(self, seen, 0))
     }
 
-    /// From `seen` and wanted to `next`; or, if somebody has claimed the node, marks it wanted.
+    /// Changes the word from `seen` and wanted to `next`; if somebody has claimed the node, marks it as wanted and
+    /// fails.
     fn exchange_wanted(&self, seen: u64, next: u64) -> Result<(), Restart> {
         if self.0.compare_exchange(seen | WANTED, next, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             return Ok(());
@@ -140,7 +147,7 @@ impl Version {
         Err(Restart)
     }
 
-    /// Claims the node if its version is still `seen`, for as long as a flush takes: fails if somebody wants it.
+    /// Claims the node, for as long as a flush takes, if its version is still `seen`. Fails if somebody wants it.
     #[inline(always)]
     pub(crate) fn claim(&self, seen: u64) -> Result<Claimed<'_>, Restart> {
         debug_assert_eq!(seen & (FLAGS | CLAIMS), 0);
@@ -150,7 +157,7 @@ impl Version {
         }
     }
 
-    /// As [`Version::claim`], for a structure change, which wants the node as every other lock does.
+    /// As [`Version::claim`], for a structure change, which may claim a wanted node as every lock may lock one.
     pub(crate) fn claim_wanted(&self, seen: u64) -> Result<Claimed<'_>, Restart> {
         self.claim(seen).or_else(|Restart| {
             self.exchange_wanted(seen, seen | CLAIMED)?;
@@ -158,7 +165,7 @@ impl Version {
         })
     }
 
-    /// Takes up a claim that [`Claimed::keep`] left. Only for its holder.
+    /// Takes up a claim that [`Claimed::keep`] left. Only for the claim's holder.
     #[inline(always)]
     pub(crate) fn resume(&self) -> Claimed<'_> {
         let word = self.0.load(Ordering::Relaxed);
@@ -166,7 +173,7 @@ impl Version {
         Claimed { word: self, seen: word & !CLAIMS }
     }
 
-    /// Marks fresh memory as not yet alive. Only for whoever the arena has just given it.
+    /// Marks fresh memory as not yet alive. Only for the thread to which the arena has just given it.
     pub(crate) fn begin_life(&self) {
         let version = self.0.load(Ordering::Relaxed);
         self.0.store(version | OBSOLETE, Ordering::Relaxed);
@@ -181,12 +188,12 @@ impl Version {
     }
 }
 
-/// A locked version. Dropping it unlocks *without* a change: the holder has stored nothing.
+/// A locked version. Dropping it unlocks *without* a change: the holder must have stored nothing.
 #[must_use = "the node is unlocked when this is dropped"]
 pub(crate) struct Locked<'a> {
     word: &'a Version,
     seen: u64,
-    /// [`WANTED`] if somebody came by while the node was claimed, else 0.
+    /// [`WANTED`] if another writer came by while the node was claimed, else 0.
     wanted: u64,
 }
 
@@ -207,7 +214,7 @@ impl<'a> Locked<'a> {
         next
     }
 
-    /// Unlocks a node that was unlinked: whoever finds it starts again.
+    /// Unlocks a node that was unlinked: a thread that still finds it starts again.
     pub(crate) fn obsolete(self) {
         held::add(-1);
         self.word.0.store((self.seen + STEP) | OBSOLETE, Ordering::Release);
@@ -222,7 +229,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// How many nodes this thread has locked: for assertions, so without them it is not counted.
+/// The number of nodes that this thread has locked. Used in assertions only; builds without them do not count.
 pub(crate) mod held {
     #[cfg(debug_assertions)]
     thread_local! {
@@ -235,7 +242,7 @@ pub(crate) mod held {
         LOCKS.set(LOCKS.get() + _locks);
     }
 
-    /// Whether none is known to be locked.
+    /// Returns whether no node is known to be locked.
     #[inline(always)]
     pub(crate) fn none() -> bool {
         #[cfg(debug_assertions)]
@@ -280,7 +287,8 @@ impl Drop for Claimed<'_> {
     }
 }
 
-/// Makes `attempt` until it succeeds, waiting a little before each: for what has failed once already.
+/// Repeats `attempt` until it succeeds, waiting a little before each try. For an operation that has failed once
+/// already.
 #[cold]
 #[inline(never)]
 pub(crate) fn retry<T>(mut attempt: impl FnMut() -> Result<T, Restart>) -> T {
@@ -293,7 +301,7 @@ pub(crate) fn retry<T>(mut attempt: impl FnMut() -> Result<T, Restart>) -> T {
     }
 }
 
-/// Spins at first, then lets others run.
+/// Spins at first, then yields the processor.
 pub(crate) fn back_off(spins: &mut u32) {
     *spins += 1;
     if *spins < 64 {

@@ -3,11 +3,11 @@
 use super::version::{Restart, back_off};
 use crate::{Ref, Resolver, Start};
 
-/// Slots that are copied out at a time before anybody looks at them.
+/// Number of slots that are copied out at a time before the caller sees them.
 pub(crate) const CHUNK: usize = 512;
 
-/// The key behind which a scan goes on that has to look for its place again, having appended to `out` from `from` on: the last one that can be believed. What came behind
-/// it is dropped, to be read again.
+/// Returns the key after which a scan continues that has to look for its place again: the last sound key among the
+/// references that the scan appended to `out` from `from` on. References after it are dropped, to be read again.
 #[cold]
 pub(crate) fn go_on_behind<'r, R: Resolver>(out: &mut Vec<Ref>, from: usize, resolver: &'r R) -> Option<&'r [u8]> {
     while let Some(last) = out[from..].last() {
@@ -19,8 +19,9 @@ pub(crate) fn go_on_behind<'r, R: Resolver>(out: &mut Vec<Ref>, from: usize, res
     None
 }
 
-/// Calls `visit` for every reference in order until it returns false. `seek` places a cursor; `run` moves it on by up to [`CHUNK`] slots, which it
-/// appends, fewer at the end. If either fails, the visit goes on behind the last key that it has seen and can believe.
+/// Calls `visit` for every reference in order until it returns false. `seek` places a cursor. `run` moves it on by up
+/// to [`CHUNK`] slots and appends them; fewer mean the end. If either fails, the visit goes on after the last sound key
+/// that it has seen.
 pub(crate) fn visit_runs<C, R: Resolver>(
     resolver: &R,
     visit: &mut dyn FnMut(Ref) -> bool,

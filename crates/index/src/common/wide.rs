@@ -1,22 +1,25 @@
 //! Eight words per instruction, or four: comparisons for `search`, moves for `shift`.
 //!
-//! In assembly, because Rust has no relaxed atomic load or store of a vector. On x86-64 an aligned vector load reads each aligned word of it whole, so a
-//! comparison of a block stands for 64 relaxed loads. Moves are aligned to words only: see `shift`.
+//! Written in assembly, because Rust has no relaxed atomic load or store of a vector. On x86-64 an aligned vector load
+//! reads each aligned word of it whole, so a comparison of a block stands for 64 relaxed loads. Moves are aligned to
+//! words only: see `shift`.
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// What the processor has: 0: not asked yet; 1: none of it; 2: AVX-512, for whole lines; 3: AVX2, for halves of them.
+/// The processor's features: 0: not asked yet; 1: none of these; 2: AVX-512, for whole lines; 3: AVX2, for halves of
+/// lines.
 static WIDE: AtomicU8 = AtomicU8::new(0);
 
-/// Whether the processor has what the functions of whole lines need. One comparison after the first call: a search asks several times.
+/// Returns whether the processor supports the functions for whole lines. One comparison after the first call, since a
+/// search asks several times.
 #[inline(always)]
 pub(crate) fn available() -> bool {
     let wide = WIDE.load(Ordering::Relaxed);
     wide == 2 || (wide == 0 && detect())
 }
 
-/// Whether it has what the functions of halves need. After [`available`].
+/// Returns whether it supports the functions for halves of lines. Call [`available`] first.
 #[inline(always)]
 pub(crate) fn halves_available() -> bool {
     WIDE.load(Ordering::Relaxed) == 3
@@ -39,8 +42,8 @@ macro_rules! compare {
         #[inline(always)]
         pub(crate) unsafe fn $name(words: *const AtomicU64, bound: u64) -> u64 {
             let mask;
-            // SAFETY: reads the 512 bytes that the caller vouches for, and writes only the registers listed. Register 16 does not
-            // share its upper half with the compiler's SSE code, so no cleaning up is needed.
+            // SAFETY: reads the 512 bytes that the caller vouches for, and writes only the registers listed. Register
+            // 16 does not share its upper half with the compiler's SSE code, so no clean-up is needed.
             unsafe {
                 asm!(
                     "vpbroadcastq zmm16, {bound}",
@@ -101,7 +104,8 @@ macro_rules! compare_line {
     };
 }
 
-/// Ends the use of upper halves where the code around knows nothing of them. Code compiled for AVX may hold values there, of which the instruction would leave nothing.
+/// Clears the upper register halves where the surrounding code is not compiled for AVX. Code compiled for AVX may hold
+/// values there, which the instruction would destroy.
 #[cfg(not(target_feature = "avx"))]
 macro_rules! leave_upper_halves {
     () => {
@@ -124,8 +128,8 @@ macro_rules! compare_halves {
         #[inline(always)]
         pub(crate) unsafe fn $name(words: *const AtomicU64, bound: u64) -> u32 {
             let (mask, high): (u32, u32);
-            // SAFETY: reads the 64 bytes that the caller vouches for, and writes only the registers listed; no upper half stays in use.
-            // Comparisons are signed, so the highest bits are flipped first.
+            // SAFETY: reads the 64 bytes that the caller vouches for, and writes only the registers listed; no upper
+            // half stays in use. Comparisons are signed, so the highest bits are flipped first.
             unsafe {
                 asm!(
                     "vmovq xmm0, {bound}",
@@ -153,7 +157,7 @@ macro_rules! compare_halves {
     };
 }
 
-/// Moves eight words: reads all, then writes all, so that the runs may overlap.
+/// Moves eight words. Reads all before it writes any, so the runs may overlap.
 ///
 /// # Safety
 /// [`available`]; 8 words readable at `from` and writable at `to`, aligned to 8 bytes.
@@ -165,14 +169,14 @@ pub(crate) unsafe fn move_eight(from: *const AtomicU64, to: *const AtomicU64) {
     }
 }
 
-/// Moves up to seven words, as [`move_eight`].
+/// Moves up to seven words, in the manner of [`move_eight`].
 ///
 /// # Safety
 /// [`available`]; `count` words, at most 7, readable at `from` and writable at `to`, aligned to 8 bytes.
 #[inline(always)]
 pub(crate) unsafe fn move_some(from: *const AtomicU64, to: *const AtomicU64, count: usize) {
     debug_assert!(count < 8);
-    // SAFETY: by the caller's promise: words that the mask leaves out are neither read nor written.
+    // SAFETY: by the caller's promise; words that the mask leaves out are neither read nor written.
     unsafe {
         asm!(
             "kmovd k1, {mask:e}",
@@ -188,7 +192,7 @@ pub(crate) unsafe fn move_some(from: *const AtomicU64, to: *const AtomicU64, cou
     }
 }
 
-/// Moves four words, as [`move_eight`].
+/// Moves four words, in the manner of [`move_eight`].
 ///
 /// # Safety
 /// [`halves_available`]; 4 words readable at `from` and writable at `to`, aligned to 8 bytes.

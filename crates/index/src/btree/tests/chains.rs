@@ -1,4 +1,5 @@
-//! Layers in a chain, each with a slot for the next one and nothing else: what is left where keys that branched off from a long common prefix are gone.
+//! Layers in a chain, each with a slot for the next one and nothing else. They are left where keys that branched off
+//! from a long common prefix are gone.
 
 use crate::btree::BTree;
 use crate::btree::protocol::{Point, Protocol};
@@ -11,9 +12,9 @@ use std::sync::Arc;
 type Change = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// Nodes that were gone to.
+    /// Number of nodes that this thread has descended to.
     static VISITED: Cell<usize> = const { Cell::new(0) };
-    /// What is done when so many were.
+    /// A change that is made when so many nodes have been visited.
     static CHANGE: RefCell<Option<(usize, Change)>> = const { RefCell::new(None) };
 }
 
@@ -45,7 +46,7 @@ fn end_of(layers: usize, last: u8) -> Vec<u8> {
     [&[b'p'; 16 * LAYERS][..16 * layers], &[last]].concat()
 }
 
-/// Leaves a chain of so many layers, and what it leads to.
+/// Leaves a chain of so many layers behind; returns the references at its end.
 fn chain(index: &BTree<Counting>, log: &FakeLog, layers: usize) -> [Ref; 2] {
     let ends = [b'b', b'd'].map(|last| ordered::put(index, log, &end_of(layers, last)));
     (0..layers).for_each(|i| _ = ordered::put(index, log, &branch(i)));
@@ -53,14 +54,15 @@ fn chain(index: &BTree<Counting>, log: &FakeLog, layers: usize) -> [Ref; 2] {
     ends
 }
 
-/// What `work` returns, and how many nodes it goes to.
+/// Runs `work`; returns its result and the number of nodes that it descended to.
 fn visited<T>(work: impl FnOnce() -> T) -> (T, usize) {
     VISITED.set(0);
     let result = work();
     (result, VISITED.get())
 }
 
-/// Regression: at each layer a scan that began below it looked for a key of the layer, which is at the end of the chain: nodes by the square of the layers.
+/// Regression: at each layer a scan that began below it looked for a key of the layer, which is at the end of the
+/// chain, so the nodes visited grew with the square of the number of layers.
 #[test]
 fn the_way_down_a_chain_takes_a_walk_or_two() {
     let (index, log) = (BTree::<Counting>::new(), FakeLog::new(1));
@@ -79,7 +81,7 @@ fn the_way_down_a_chain_takes_a_walk_or_two() {
         }
     }
     assert!(index.check(&log).is_ok());
-    // Neither is the place of a key that branches off, nor a look for what cannot be read.
+    // Placing a scan at a key that branches off, and looking for unreadable entries, do not take more walks either.
     for i in (0..LAYERS).step_by(7) {
         let mut out = Vec::new();
         let (_, nodes) = visited(|| index.scan(Start::At(&branch(i)), false, 1, &mut out, &log));
@@ -92,7 +94,7 @@ fn the_way_down_a_chain_takes_a_walk_or_two() {
     assert!(index.check(&log).is_ok());
 }
 
-/// Keys of eight layers whose skipped slices differ from the `from`th on.
+/// Keys of eight layers whose skipped slices differ from the `from`th one on.
 fn others(from: usize) -> [Vec<u8>; 2] {
     [b'b', b'd'].map(|last| {
         let mut key = end_of(8, last);
@@ -101,7 +103,8 @@ fn others(from: usize) -> [Vec<u8>; 2] {
     })
 }
 
-/// Whatever happens to the chain while a scan goes down, at whichever node it is, the scan begins where it would before that or after it.
+/// Whatever happens to the chain while a scan descends, and at whichever node it is, the scan begins where it would
+/// have begun before the change or after it.
 #[test]
 fn a_chain_may_change_on_the_way_down() {
     let probes = [end_of(8, b'a'), end_of(8, b'c'), others(6)[0].clone(), branch(6), [&[b'p'; 100][..], b"q"].concat()];
@@ -116,7 +119,8 @@ fn a_chain_may_change_on_the_way_down() {
                 let change = move || {
                     let (index, log) = &*there;
                     let put = |key: &[u8]| ordered::put(index, log, key);
-                    // Other keys below other layers; the layers cut; both; and another chain behind the same beginning.
+                    // Other keys below other layers (0); the layers cut (1); both (2); another chain behind the same
+                    // beginning (3).
                     if kind == 3 {
                         put(&branch(5));
                     }

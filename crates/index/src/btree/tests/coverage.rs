@@ -1,4 +1,5 @@
-//! The suite of ordered indexes. A run that never met a structure change is a failed run: it counts the points of the protocol that it reaches.
+//! The suite of ordered indexes. It counts the points of the protocol that it reaches: a run that never met some
+//! structure change is a failed run.
 
 use crate::btree::BTree;
 use crate::btree::protocol::{Point, Protocol};

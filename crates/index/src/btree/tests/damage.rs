@@ -1,4 +1,4 @@
-//! Entries whose keys cannot be believed, met by scans that have to look for their place again.
+//! Entries whose keys are not sound, met by scans that have to look for their place again.
 
 use crate::btree::BTree;
 use crate::btree::protocol::{Point, Protocol};
@@ -12,7 +12,7 @@ thread_local! {
     static BETWEEN: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
 }
 
-/// Does something else each time when a leaf was read and not yet validated.
+/// Runs a change each time a leaf was read and not yet validated.
 struct Interrupted;
 
 impl Protocol for Interrupted {
@@ -25,7 +25,7 @@ impl Protocol for Interrupted {
     }
 }
 
-/// A log in which all entries but those of each third key are damaged: they seem to have the same key.
+/// A log in which all entries except those of every third key are damaged: these seem to have the same key.
 struct Damaged {
     log: FakeLog,
     seeming: &'static [u8],
@@ -62,7 +62,7 @@ impl World {
         Arc::new(World { index, resolver: Damaged { log, seeming }, refs, tail })
     }
 
-    /// Changes every leaf and nothing that it holds.
+    /// Changes every leaf, but none of its final content.
     fn stir(&self) {
         for i in (0..self.refs.len() as u64).step_by(10) {
             let key = [&(i * STEP + 1).to_be_bytes(), self.tail].concat();
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// What `work` returns while each `nth` leaf changes as it is read.
+    /// Runs `work` while every `nth` leaf changes as it is read.
     fn stirred<T>(self: &Arc<Self>, nth: usize, work: impl FnOnce() -> T) -> T {
         let (world, mut reads) = (self.clone(), 0);
         let between = move || {
@@ -88,7 +88,8 @@ impl World {
     }
 }
 
-/// Regression: a scan that had to look for its place again went on behind whatever the last entry passed for, so that it left keys out, had others twice, or began anew.
+/// Regression: a scan that had to look for its place again went on after whatever key the last entry seemed to have. So
+/// it left keys out, returned others twice, or began anew.
 #[test]
 fn scans_go_on_where_they_were_whatever_damaged_entries_pass_for() {
     for tail in [&b""[..], b"a tail that is in the log"] {
@@ -118,7 +119,8 @@ fn scans_go_on_where_they_were_whatever_damaged_entries_pass_for() {
     }
 }
 
-/// Regression: a long key whose entry had become zeros was copied as one of eight bytes, and looked like all others.
+/// Regression: a long key whose entry had become zeros was copied as a key of eight bytes, indistinguishable from
+/// others.
 #[test]
 fn a_piece_says_that_keys_in_it_were_read() {
     let (index, log) = (BTree::<Interrupted>::new(), FakeLog::new(1));

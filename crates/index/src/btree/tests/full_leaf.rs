@@ -1,4 +1,5 @@
-//! What becomes of a full leaf, for each place of the new slot, each number of slots that a sibling has, and slices that several keys share.
+//! What happens to a full leaf: for each place of the new slot, each number of slots in a sibling, and slices that
+//! several keys share.
 
 use crate::btree::BTree;
 use crate::btree::leaf::LEAF_SLOTS;
@@ -9,7 +10,7 @@ use hither_sync::epoch;
 use std::cell::Cell;
 
 thread_local! {
-    /// Leaves that gave to a sibling, and leaves that were split.
+    /// Number of leaves that gave slots to a sibling, and of leaves that were split.
     static CHANGES: Cell<[usize; 2]> = const { Cell::new([0; 2]) };
 }
 
@@ -26,7 +27,8 @@ impl Protocol for Watched {
     }
 }
 
-/// Key `number` of an ascending row in which `group` keys share a slice: all but the first have zero bytes behind its bytes.
+/// Key `number` of an ascending row in which `group` keys share a slice: all but the first have zero bytes after its
+/// bytes.
 fn key(number: usize, group: usize) -> Vec<u8> {
     let first = 9 - group;
     let mut key = ((number / group + 1) as u64).to_be_bytes()[8 - first..].to_vec();
@@ -34,10 +36,11 @@ fn key(number: usize, group: usize) -> Vec<u8> {
     key
 }
 
-/// A full leaf with a sibling of `slots` slots on one side gets the key before its slot `at`; what came of that.
+/// Inserts the key before slot `at` of a full leaf that has a sibling of `slots` slots on one side. Returns the changes
+/// counted.
 fn insert_into_full(group: usize, slots: usize, at: usize, sibling_is_right: bool) -> [usize; 2] {
     let bench = Bench::new(BTree::<Watched>::new());
-    // Every other key of the row: those between are to come. A group of an odd length has one of its keys more or less.
+    // Every other key of the row: those between are to come. A group of odd length has one of its keys more or less.
     let present: Vec<usize> = (0..LEAF_SLOTS + slots).map(|i| 2 * i + 1).collect();
     let put = |number: &usize| _ = bench.put(&key(*number, group));
     if sibling_is_right {

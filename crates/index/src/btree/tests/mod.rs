@@ -1,4 +1,4 @@
-//! White-box tests: coverage of the structure changes, planted bugs, what the log is asked for, footprint.
+//! White-box tests: coverage of the structure changes, planted bugs, reads of the log, footprint.
 
 mod chains;
 mod coverage;
@@ -42,7 +42,7 @@ fn eight_byte_keys_need_no_log() {
 #[test]
 fn long_keys_need_one_look_at_the_log() {
     let (index, log) = (BTreeIndex::new(), FakeLog::new(1));
-    // Seven groups of one common prefix of three slices, which their layer skips.
+    // Seven groups, each with a common prefix of three slices, which its layer skips.
     let keys: Vec<_> = (0..5000).map(|i| format!("/group-{}/with a long common prefix/{:05}", i % 7, i).into_bytes()).collect();
     for key in &keys {
         ordered::put(&index, &log, key);
@@ -67,7 +67,7 @@ fn random_words_stay_within_the_budget() {
         ordered::put(&index, &log, &rng.word().to_be_bytes());
         if n >= 200_000 && n % 20_000 == 0 {
             let per_key = index.memory_bytes() as f64 / n as f64;
-            // Of this, up to 2 MiB are the spare end of the last chunk.
+            // Up to 2 MiB of this are the spare end of the last chunk.
             let spare = (2 << 20) as f64 / n as f64;
             assert!(per_key < 24.0 + spare, "{per_key} bytes per key at {n}");
         }
@@ -88,8 +88,8 @@ fn sequential_loads_fill_leaves() {
     }
 }
 
-/// A key before a full leaf gets a leaf of its own; those that come between the two go there and not to the full one, which each of them would
-/// part from one more leaf.
+/// A key before a full leaf gets a leaf of its own. Keys that later come between the two go there, and not to the full
+/// leaf, where each of them would split off one more leaf.
 #[test]
 fn keys_before_a_full_leaf_share_one() {
     let (index, log) = (BTreeIndex::new(), FakeLog::new(1));
@@ -141,7 +141,8 @@ fn a_layer_leaves_with_its_last_key() {
 
 #[test]
 fn nested_layers_leave_together() {
-    // Prefixes of one key, eight bytes apart: a chain of layers of one slot each once the shorter ones are gone.
+    // Prefixes of one key, eight bytes apart: once the shorter ones are gone, they form a chain of layers of one slot
+    // each.
     let mut world = World::new(BTreeIndex::new());
     let key: Vec<u8> = (0..4000u32).map(|i| ((i * i) >> 3) as u8).collect();
     for round in 0..2 {

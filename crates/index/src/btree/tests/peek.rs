@@ -1,4 +1,4 @@
-//! A peek confirms last what it found: whatever changes before that is not returned.
+//! A peek confirms its result last: what changes before that is not returned.
 
 use crate::btree::BTree;
 use crate::btree::protocol::{Point, Protocol};
@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 thread_local! {
-    /// What this thread does when a peek has found something and not confirmed it yet.
+    /// What this thread does when a peek has found something and has not confirmed it yet.
     static MEDDLE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
@@ -26,7 +26,7 @@ impl Protocol for Meddling {
 }
 
 type World = Bench<BTree<Meddling>>;
-/// What is done to a key beneath the peek, and whether that answers all the same.
+/// A change to a key during the peek, and whether the peek answers in spite of it.
 type Change = (fn(&World, u64), bool);
 
 fn put(world: &World, key: u64) {
@@ -47,7 +47,7 @@ fn what_changes_beneath_a_peek_is_not_returned() {
     for (i, (change, answers)) in changes.into_iter().enumerate() {
         let world = Arc::new(World::new(BTree::new()));
         (0..300).for_each(|key| put(&world, key * 1_000));
-        // Not all: an index of one leaf answers no peek.
+        // Not all keys are removed: an index of one leaf answers no peek.
         for key in (0..100).map(|key| key * 1_000) {
             let meddled = Arc::clone(&world);
             MEDDLE.set(Some(Box::new(move || change(&meddled, key))));

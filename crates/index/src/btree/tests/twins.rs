@@ -1,4 +1,4 @@
-//! Planted bugs, each caught by the part of the suite that aims at it; the unplanted twin with the same pauses passes.
+//! Planted bugs, each caught by the part of the suite that aims at it. The sound twin with the same pauses passes.
 
 use crate::btree::BTree;
 use crate::btree::protocol::Rule;
@@ -22,7 +22,7 @@ caught!(a_descent_without_coupling, Coupled, concurrent::gets_see_what_stays);
 caught!(a_claim_that_does_not_exclude, ClaimsExclude, concurrent::places_exclude);
 caught!(a_hint_that_does_not_hold, HintsHold, concurrent::hints_beside_writers);
 
-/// For nights: `cargo test -p hither-index --release -- --ignored soak`.
+/// For runs overnight: `cargo test -p hither-index --release -- --ignored soak`.
 #[test]
 #[ignore = "takes minutes"]
 fn soak() {
