@@ -1,8 +1,9 @@
 //! Measures the hash index alone: two threads, random 8-byte keys, a flat array of 32-byte entries in place of the log.
 //!
-//! `cargo run --release -p hither-index --example hash_bench [keys] [threads] [turnovers]`; the keys default to 5 M, the threads to 2.
-//! Prints millions of operations per second over all threads, and bytes of DRAM per key at several sizes; with a number of turnovers, instead, the speed before and after so many
-//! times as many keys as there are have gone and others have come.
+//! `cargo run --release -p hither-index --example hash_bench [keys] [threads] [turnovers]`; the keys default to 5 M,
+//! the threads to 2. Prints millions of operations per second over all threads, and bytes of DRAM per key at several
+//! sizes. With a number of turnovers, it prints instead the speed before and after so many times the number of keys
+//! have been deleted and replaced by others.
 
 use hither_index::hash::HashIndex;
 use hither_index::{Hasher, Index, Key, Ref, Resolver};
@@ -102,7 +103,7 @@ fn put(index: &HashIndex, log: &FlatLog, i: usize) {
     put_at(index, log, i, i);
 }
 
-/// Its entry is that of this number.
+/// Puts key `i`, with the entry of this number.
 fn put_at(index: &HashIndex, log: &FlatLog, i: usize, number: usize) {
     let bytes = key_of(i);
     let key = log.hasher.key(&bytes);
@@ -124,7 +125,7 @@ fn update(index: &HashIndex, log: &FlatLog, i: usize, entry: Ref) {
     index.prefetch(key);
     let located = index.locate(key, log);
     assert!(located.verified || log.matches(located.candidate, key.bytes));
-    // The same reference again: the flat log keeps one entry per key.
+    // An update installs the same reference again: the flat log keeps one entry per key.
     index.install(located.token, key, located.candidate, entry, log).expect("one thread per key");
 }
 
@@ -137,8 +138,8 @@ fn processor_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Runs `work(thread)` on each thread and prints the rate of `operations` in all: by the wall clock, and per processor time, which
-/// other processes disturb less (though they still cool the caches).
+/// Runs `work(thread)` on each thread and prints the rate of all `operations`: by the wall clock, and per processor
+/// time, which other processes disturb less (though they still evict cached data).
 fn measure(name: &str, threads: usize, operations: usize, work: impl Fn(usize) + Sync) {
     let start = Instant::now();
     let busy: f64 = std::thread::scope(|scope| {
@@ -231,7 +232,7 @@ fn many(index: &HashIndex, log: &FlatLog, keys: usize, rounds: usize, group: usi
     }
 }
 
-/// The speed of a fresh index, and after keys went, oldest first, and others came.
+/// Measures a fresh index, and then the index after keys have been deleted, oldest first, and others inserted.
 fn turnover(log: &FlatLog, keys: usize, threads: usize, times: usize) {
     let (index, entries) = (HashIndex::new(), keys * 6 / 5);
     measure("load", threads, keys, |thread| (thread..keys).step_by(threads).for_each(|i| put(&index, log, i)));
@@ -245,7 +246,7 @@ fn turnover(log: &FlatLog, keys: usize, threads: usize, times: usize) {
     aged(&index, log, keys, threads, keys * times);
 }
 
-/// What is there begins with the key of this number.
+/// Measures an index whose keys begin with the key of number `first`.
 fn aged(index: &HashIndex, log: &FlatLog, keys: usize, threads: usize, first: usize) {
     println!("{:>28}: {:7.2} B/key", "memory", index.memory_bytes() as f64 / keys as f64);
     for (name, from) in [("get uniform", first), ("get absent", first + keys)] {
@@ -268,7 +269,7 @@ fn aged(index: &HashIndex, log: &FlatLog, keys: usize, threads: usize, first: us
     });
 }
 
-/// This process's anonymous memory in bytes.
+/// This process's anonymous resident memory in bytes.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find(|line| line.starts_with("RssAnon")).expect("RssAnon is there since Linux 4.5");

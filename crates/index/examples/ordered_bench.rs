@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p hither-index --example ordered_bench [keys] [threads] [data set, `all` or `size`]`
 //!
-//! The log's entries are 32 bytes for eight-byte keys, as the real ones. Rates are for all threads together. Each
-//! measurement is made by turns on the one index and on the other, three times; the middle one counts (loads: the better of two).
+//! The log's entries are 32 bytes for eight-byte keys, like the real ones. Rates are for all threads together. Each
+//! measurement is made on the two indexes in turn, three times; the median counts (for loads: the better of two).
 
 use hither_index::btree::BTreeIndex;
 use hither_index::conformance::Rng;
@@ -12,10 +12,10 @@ use hither_index::{Hasher, Index, Key, OrderedIndex, Ref, Resolver, Start};
 use hither_sync::epoch;
 use std::hint::black_box;
 
-/// Bits of a reference that tell the place; the rest is a tag.
+/// Bits of a reference that hold the place; the rest is a tag.
 const PLACE: u64 = (1 << 44) - 1;
 
-/// Entries of a length word and the key, 8-byte aligned; a reference is an offset in 8-byte units, plus one.
+/// Entries of a length word and the key, aligned to 8 bytes. A reference is an offset in 8-byte units, plus one.
 struct FlatLog {
     bytes: &'static mut [u8],
     used: usize,
@@ -67,7 +67,7 @@ fn key(bytes: &[u8]) -> Key<'_> {
     Key { bytes, hash: 0 }
 }
 
-/// Seconds of processor time that the current thread has had.
+/// Seconds of processor time that the current thread has used.
 fn processor_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the timespec it is given.
@@ -75,8 +75,8 @@ fn processor_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Runs `work(thread)` on all threads; returns million operations per second for `ops` in total, by processor time: on a shared machine
-/// the clock on the wall measures the neighbours.
+/// Runs `work(thread)` on all threads. Returns millions of operations per second for `ops` in total, by processor time:
+/// on a shared machine, wall-clock time would measure the neighbours.
 fn timed(threads: usize, ops: usize, work: impl Fn(usize) + Sync) -> f64 {
     let barrier = std::sync::Barrier::new(threads);
     let run = |thread: usize| {
@@ -106,10 +106,10 @@ fn share<T>(all: &[T], threads: usize, thread: usize) -> &[T] {
     &all[(thread * part).min(all.len())..((thread + 1) * part).min(all.len())]
 }
 
-/// What is measured of an index once it is loaded.
+/// The measurements of an index once it is loaded.
 const MEASURES: [&str; 7] = ["get", "get_many", "get absent", "update", "scan 100", "scan back", "get, read"];
 
-/// Keys to be looked up, copied out of the log.
+/// Keys to be looked up, copied from the log.
 struct Probes {
     flat: Vec<u8>,
     spans: Vec<(usize, usize)>,
@@ -172,7 +172,7 @@ fn measure<I: OrderedIndex>(index: &I, log: &FlatLog, refs: &[Ref], probes: &Pro
                 index.install(located.token, key, located.candidate, Ref(located.candidate.0 ^ 1 << 50), log).expect("no conflict");
             }
         }),
-        // As in a store: each lookup is followed by a read of the log that depends on it.
+        // As in a store, each lookup is followed by a read of the log that depends on it.
         6 => timed(threads, spans.len(), |t| {
             for span in share(spans, threads, t) {
                 let _pin = epoch::pin();
@@ -256,7 +256,7 @@ fn shuffle<T>(all: &mut [T], rng: &mut Rng) {
     (1..all.len()).for_each(|i| all.swap(i, rng.below(i + 1)));
 }
 
-/// A standard normal number (Box and Muller).
+/// A standard normal number (Box–Muller).
 fn normal(rng: &mut Rng) -> f64 {
     let unit = |rng: &mut Rng| (rng.word() >> 11) as f64 / (1u64 << 53) as f64;
     (-2.0 * (1.0 - unit(rng)).ln()).sqrt() * (std::f64::consts::TAU * unit(rng)).cos()
@@ -274,7 +274,7 @@ fn places(n: usize, rng: &mut Rng) -> Vec<u64> {
         .collect()
 }
 
-/// Words of one data set in the order of loading.
+/// The words of one data set, in the order of loading.
 fn words(name: &str, n: usize, rng: &mut Rng) -> Vec<u64> {
     let ascending = |mut words: Vec<u64>| {
         words.sort_unstable();
@@ -306,7 +306,7 @@ fn words(name: &str, n: usize, rng: &mut Rng) -> Vec<u64> {
             let words = places(n, rng);
             mixed(words, rng)
         }
-        // Eight phases, each in a part of its own that is narrower than the one before, and lies inside it.
+        // Eight phases, each in a range of its own that is narrower than the one before and lies inside it.
         "changing" => {
             let all: Vec<u64> = (0..8)
                 .flat_map(|phase| {
@@ -323,7 +323,7 @@ fn words(name: &str, n: usize, rng: &mut Rng) -> Vec<u64> {
                 .collect();
             all
         }
-        // Random words first; then others that no line fits: lognormal in a narrow part, or around centres everywhere.
+        // Random words first; then others that no line fits: lognormal in a narrow range, or around centres everywhere.
         "late-skew" | "late-clusters" => {
             let centres: Vec<u64> = (0..1000).map(|_| rng.word()).collect();
             let skewed = |rng: &mut Rng| (0x5a << 56) + ((2.0 * normal(rng)).exp() * 1e12) as u64;

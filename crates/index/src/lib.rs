@@ -76,7 +76,8 @@ pub struct Key<'a> {
     pub hash: u64,
 }
 
-/// The hash function of one store: xxh3 with a seed drawn at open, so that a hostile client cannot aim at one bucket.
+/// The hash function of one store: xxh3 (for 8-byte keys, [`Hasher::hash_word`]) with a seed drawn at open, so that a
+/// hostile client cannot aim at one bucket.
 /// The seed is written only into a checkpoint of the indexes, which is as private as the store's data.
 #[derive(Clone, Copy, Debug)]
 pub struct Hasher {

@@ -5,8 +5,8 @@
 //! change at its end never has to change nodes farther up; it then starts again. All nodes concerned are locked at the
 //! versions of the search.
 //!
-//! Giving comes before splitting, since searches wait for the misses of half-full nodes: in a tree of five million keys
-//! the lowest inner level is twice as large as a second-level cache, and whether such a tree has four levels or five
+//! Giving comes before splitting, since half-full nodes make searches wait: in a tree of five million keys the lowest
+//! inner level is twice as large as a second-level cache, and whether such a tree has four levels or five
 //! depends on how full the levels are.
 
 use super::BTree;

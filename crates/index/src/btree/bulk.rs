@@ -122,7 +122,7 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Appends to the last leaf of layer 0, or to a new one behind it.
+    /// Appends to the last leaf of layer 0, or to a new one after it.
     fn append_to<'a>(&'a self, above: &impl Above<'a>, leaf: Leaf<'a>, key: &[u8], entry: Entry) -> Result<Leaf<'a>, Restart> {
         let version = leaf.0.version().try_read()?;
         let count = leaf.count(leaf.0.meta());

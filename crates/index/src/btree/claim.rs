@@ -44,7 +44,7 @@ impl<P: Protocol> BTree<P> {
             return false;
         }
         let Ok(claim) = leaf.0.version().claim(token.version) else { return false };
-        // A planted bug (only for twins) gives the claim back at once.
+        // A planted bug (only for twins) ends the claim at once.
         if P::heeds(Rule::ClaimsExclude) {
             claim.keep()
         } else {

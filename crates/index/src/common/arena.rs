@@ -6,8 +6,7 @@
 //!   number that was once a node's always leads to a node's header, whose version word tells whether the node lives.
 //! * **Recycling.** Retired nodes pass through `hither_sync::epoch` in batches, since each deferral costs a barrier.
 //! * **Footprint.** The first chunk of a class has 64 KiB of small pages. Later ones grow fourfold, the last step
-//!   twofold, up to chunks of one 2 MiB huge page.
-//!   Untouched memory costs nothing, so an empty index touches one page.
+//!   twofold, up to chunks of one 2 MiB huge page. Untouched memory costs nothing, so an empty index touches one page.
 //!
 //! # Numbers
 //!

@@ -121,6 +121,7 @@ impl PartialEq for Node<'_> {
 impl<'a> Node<'a> {
     /// The node at `address`.
     ///
+    /// # Safety
     /// A node of an arena that outlives `'a` must begin there. An address read from a node's word qualifies once that
     /// node's version has been validated (N2).
     #[inline(always)]

@@ -252,7 +252,7 @@ pub(crate) mod held {
     }
 }
 
-/// A claimed version. Dropping it gives the claim back.
+/// A claimed version. Dropping it ends the claim.
 #[must_use = "the claim ends when this is dropped"]
 pub(crate) struct Claimed<'a> {
     word: &'a Version,

@@ -1,11 +1,11 @@
 //! One test suite per trait, run by every index: [`point`] for [`Index`](crate::Index), [`ordered`] for
 //! [`OrderedIndex`](crate::OrderedIndex).
 //!
-//! The suites are ordinary functions, so that an index in another crate can run them in its own tests. They stand on
-//! [`FakeLog`], a log that lives in DRAM and holds keys only, and on [`Rng`], a small reproducible generator.
+//! The suites are ordinary functions, so that an index in another crate can run them in its own tests. They are based
+//! on [`FakeLog`], a log that lives in DRAM and holds only keys, and on [`Rng`], a small reproducible generator.
 //!
 //! * **Thread safety.** [`FakeLog`] is `Sync`: appends are atomic, reads are lock-free. `Rng` is per thread.
-//! * **Crash.** Nothing here survives one.
+//! * **Crash.** Nothing here survives a crash.
 
 use crate::{Hasher, Key, Ref, Resolver};
 use std::sync::OnceLock;
@@ -21,9 +21,9 @@ const CHUNKS: usize = 32;
 
 type Cells = Box<[OnceLock<Box<[u8]>>]>;
 
-/// A log of keys in DRAM: what an index sees of the real one.
+/// A log of keys in DRAM, as an index sees the real one.
 ///
-/// A reference is the entry's position plus one, with a size tag in the top 16 bits as the real log's.
+/// A reference is the entry's position plus one, with a size tag in the top 16 bits as in the real log.
 /// Entries never move and live as long as the log.
 pub struct FakeLog {
     hasher: Hasher,
@@ -66,7 +66,7 @@ impl FakeLog {
         self.hasher.hash(bytes) & self.mask
     }
 
-    /// Appends an entry with this key. O(key), lock-free but for the first entry of a chunk.
+    /// Appends an entry with this key. O(key); lock-free except for the first entry of a chunk.
     pub fn append(&self, key: &[u8]) -> Ref {
         let position = self.next.fetch_add(1, Ordering::Relaxed);
         let (chunk, cell) = Self::place(position);
@@ -78,7 +78,8 @@ impl FakeLog {
         Ref(u64::from(tag) << 48 | (position as u64 + 1))
     }
 
-    /// Whether what an index has found is an entry of `key`: for [`crate::Look`], which may be asked about a word that is no reference.
+    /// Whether the word that an index has found is an entry of `key`: for [`crate::Look`], which may be asked about a
+    /// word that is no reference.
     pub fn is_entry_of(&self, found: Ref, key: &[u8]) -> bool {
         found.has_size() && self.peek(found) == key
     }
@@ -93,7 +94,7 @@ impl FakeLog {
         self.len() == 0
     }
 
-    /// How often an index has read an entry's key (or its hash).
+    /// Number of times that an index has read an entry's key (or its hash).
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }
@@ -105,7 +106,8 @@ impl FakeLog {
         self.chunks[chunk].get().and_then(|cells| cells[cell].get()).expect("a reference leads to an entry that was appended")
     }
 
-    /// Chunk k holds `FIRST_CHUNK << k` entries, so position p lies in the chunk of the leading bit of p/FIRST_CHUNK + 1.
+    /// Chunk k holds `FIRST_CHUNK << k` entries, so position p lies in the chunk of the leading bit of
+    /// p/FIRST_CHUNK + 1.
     fn place(position: usize) -> (usize, usize) {
         let chunk = (position / FIRST_CHUNK + 1).ilog2() as usize;
         (chunk, position - FIRST_CHUNK * ((1 << chunk) - 1))

@@ -1,10 +1,12 @@
-//! The suite of ordered indexes: agreement with a `BTreeMap` on adversarial keys, load orders, scans in both directions, structure
-//! changes under concurrency, memory under churn, stale tokens and hints.
+//! The suite of ordered indexes: agreement with a `BTreeMap` on adversarial keys, load orders, scans in both
+//! directions, structure changes under concurrency, memory under churn, stale tokens and hints.
 //!
-//! Published bugs that it aims at: FAST&FAIR (transient duplicates after a delete, root split and merge not atomic, keys misplaced
-//! by a concurrent inner split, equal or zero values), the Masstree family (root split not atomic, keys lost when leaves empty).
+//! Published bugs that it aims at: FAST&FAIR (transient duplicates after a delete, root split and merge not atomic,
+//! keys misplaced by a concurrent inner split, equal or zero values), the Masstree family (root split not atomic, keys
+//! lost when leaves empty).
 //!
-//! [`run_all`] runs everything; the parts are public, so that a twin with a planted bug can be shown to fail the one that aims at it.
+//! [`run_all`] runs everything. The parts are public, so that a twin with a planted bug can be shown to fail the part
+//! that aims at it.
 
 pub mod concurrent;
 pub mod keys;
@@ -46,13 +48,13 @@ pub fn run_all<I: OrderedIndex>(make: impl Fn() -> I) {
     concurrent::nobody_is_shut_out(&make);
 }
 
-/// An index, its log and what it should hold.
+/// An index, its log and a model of its content.
 pub struct World<I> {
     /// The index under test.
     pub index: I,
     /// Its log.
     pub log: FakeLog,
-    /// What it should hold.
+    /// The content that the index should have.
     pub model: BTreeMap<Vec<u8>, Ref>,
 }
 
@@ -74,14 +76,14 @@ impl<I: OrderedIndex> World<I> {
         assert_eq!(removed, self.model.remove(key).is_some(), "delete of {}", show(key));
     }
 
-    /// A lookup agrees with the model.
+    /// Checks that a lookup agrees with the model.
     pub fn check_get(&self, key: &[u8]) {
         let _pin = epoch::pin();
         let found = self.index.get(self.log.key_of(key), &self.log);
         assert_eq!(found, self.model.get(key).copied().unwrap_or(Ref::NONE), "get of {}", show(key));
     }
 
-    /// A scan agrees with the model.
+    /// Checks that a scan agrees with the model.
     pub fn check_scan(&self, start: Start<'_>, backward: bool, limit: usize) {
         let _pin = epoch::pin();
         let expected = self.expected(start, backward, limit);
@@ -108,7 +110,7 @@ impl<I: OrderedIndex> World<I> {
         }
     }
 
-    /// Everything agrees: invariants, count, both full scans, every key, `get_many` and `for_each`.
+    /// Checks that everything agrees: invariants, count, both full scans, every key, `get_many` and `for_each`.
     pub fn check_all(&self) {
         let _pin = epoch::pin();
         self.index.check(&self.log).expect("the index's invariants hold");
@@ -141,13 +143,14 @@ pub fn put<I: Index>(index: &I, log: &FakeLog, key: &[u8]) -> Ref {
     new
 }
 
-/// Removes `key`; whether it was there.
+/// Removes `key`; returns whether it was present.
 pub fn delete<I: Index>(index: &I, log: &FakeLog, key: &[u8]) -> bool {
     let _pin = epoch::pin();
     write(index, log, key, Ref::NONE).is_some()
 }
 
-/// Locates, verifies, installs; by turns as a member of a batch does, and as a single write, which locks its place first. Returns what the key had.
+/// Locates, verifies, installs: by turns as a member of a batch does, and as a single write does, which locks its place
+/// first. Returns the key's previous reference.
 fn write<I: Index>(index: &I, log: &FakeLog, key: &[u8], new: Ref) -> Ref {
     let hashed = log.key_of(key);
     let (located, locked) = if (log.len() ^ key.len()).is_multiple_of(2) {
@@ -175,7 +178,7 @@ pub fn show(key: &[u8]) -> String {
     format!("{} bytes ..{}", key.len(), tail.escape_ascii())
 }
 
-/// An empty index answers everything with nothing and stays small.
+/// An empty index finds nothing and stays small.
 pub fn empty<I: OrderedIndex>(make: impl Fn() -> I) {
     let world = World::new(make());
     world.check_all();

@@ -1,8 +1,9 @@
-//! Point operations of any [`Index`]: what an engine may rely on.
+//! Point operations of any [`Index`]: the properties that an engine may rely on.
 //!
-//! [`run_all`] runs every test; each is also a function of its own. Single-threaded tests follow the engine's protocol through [`Bench`]:
-//! locate, append, install; the model test compares random histories with a `BTreeMap`. In the concurrent tests each key has one writer at
-//! a time (that is the engine's latch), and readers know what has been acknowledged.
+//! [`run_all`] runs every test; each is also a function of its own. Single-threaded tests follow the engine's protocol
+//! through [`Bench`]: locate, append, install. The model test compares random histories with a `BTreeMap`. In the
+//! concurrent tests each key has one writer at a time (which the engine's latch ensures), and readers know which writes
+//! have been acknowledged.
 
 use super::{FakeLog, Rng};
 use crate::{Conflict, Index, Located, Ref, Resolver};
@@ -51,7 +52,7 @@ pub fn run_sequential<I: Index>(make: &impl Fn() -> I) {
 pub struct Bench<I> {
     /// The index under test.
     pub index: I,
-    /// Where its references lead.
+    /// The log to which its references lead.
     pub log: FakeLog,
 }
 
@@ -69,7 +70,7 @@ impl<I: Index> Bench<I> {
         found
     }
 
-    /// The key's reference by `locate`, resolved as a caller must.
+    /// The key's reference found by `locate`, resolved as a caller must.
     pub fn located(&self, key: &[u8]) -> (I::Token, Ref) {
         let _pin = epoch::pin();
         self.resolve(key, self.index.locate(self.log.key_of(key), &self.log))
@@ -83,7 +84,8 @@ impl<I: Index> Bench<I> {
         (token, if matches { candidate } else { Ref::NONE })
     }
 
-    /// One write as the engine does it, a batch or, half of the time, a single one; `new` may be `NONE`. Returns what the key had before.
+    /// Writes once as the engine does: as a batch or, half of the time, as a single write. `new` may be `NONE`. Returns
+    /// the key's previous reference.
     pub fn write(&self, key: &[u8], new: Ref) -> Ref {
         let _pin = epoch::pin();
         if self.log.len().is_multiple_of(2) {
@@ -111,20 +113,20 @@ impl<I: Index> Bench<I> {
         old
     }
 
-    /// Appends an entry for `key` and installs it; returns it.
+    /// Appends an entry for `key`, installs it and returns it.
     pub fn put(&self, key: &[u8]) -> Ref {
         let new = self.log.append(key);
         self.write(key, new);
         new
     }
 
-    /// Installs with a token of the caller's.
+    /// Installs with a token of the caller's choice.
     pub fn install(&self, token: I::Token, key: &[u8], old: Ref, new: Ref) -> Result<(), Conflict> {
         let _pin = epoch::pin();
         self.index.install(token, self.log.key_of(key), old, new, &self.log)
     }
 
-    /// Every invariant, and that the index holds exactly `keys` keys.
+    /// Checks every invariant, and that the index holds exactly `keys` keys.
     pub fn check(&self, keys: usize) {
         let _pin = epoch::pin();
         self.index.check(&self.log).expect("all invariants hold");
@@ -214,7 +216,8 @@ pub fn conflicts<I: Index>(index: I) {
     bench.check(1);
 }
 
-/// Tokens made before the index changed lead to the right result: a cleaner's move, a deletion, another key in the slot, growth.
+/// Tokens made before the index changed lead to the right result: after a cleaner's move, a deletion, another key in
+/// the slot, growth.
 pub fn stale_tokens<I: Index>(index: I) {
     let bench = Bench::new(index);
     let (absent, _) = bench.located(b"key");
@@ -238,7 +241,7 @@ pub fn stale_tokens<I: Index>(index: I) {
         assert_eq!(bench.install(stale, b"key", Ref::NONE, fresh), Ok(()));
         assert_eq!(bench.install(stale, b"key", fresh, Ref::NONE), Ok(()));
     }
-    // Every key's token from before further growth still installs.
+    // Every key's token from before the growth below still installs.
     let tokens: Vec<_> = (0..3000u32).map(|i| bench.located(&i.to_le_bytes())).collect();
     for i in 3000..12_000u32 {
         bench.put(&i.to_le_bytes());
@@ -289,18 +292,18 @@ pub fn get_many_equals_get<I: Index>(index: I) {
     assert!(uneven.is_err(), "slices of different lengths are refused");
 }
 
-/// `peek` says nothing, or what `get` says; of most keys it says that, if the index answers at all.
+/// `peek` returns nothing, or the result of `get`; for most keys it returns that, if the index implements it.
 pub fn peeks_find_what_gets_find<I: Index>(index: I) {
     let bench = Bench::new(index);
-    // Every third ends in a zero byte, so that it begins like the seven bytes before that, filled up.
+    // Two of three keys end in a zero byte, so that their slice equals that of their first seven bytes, padded.
     let key_of = |i: u64| ((i * i) << 9 | (i % 3) << 7).to_be_bytes();
-    // Beside keys of other lengths that begin alike.
+    // Keys of other lengths that begin alike lie beside them.
     for i in 0..5_000 {
         bench.put(&key_of(i));
         if i % 9 == 0 {
             bench.put(&key_of(i)[..7]);
         }
-        // Two make a layer of a tree, beside which the eight bytes may be no key.
+        // Two such keys make a layer of a tree, beside which the eight bytes may be no key.
         if i % 9 <= 1 {
             bench.put(&[&key_of(i)[..], b"more"].concat());
             bench.put(&[&key_of(i)[..], b"less"].concat());
@@ -325,12 +328,13 @@ pub fn peeks_find_what_gets_find<I: Index>(index: I) {
     assert!((if I::PEEKS { 3_000..=4_000 } else { 0..=0 }).contains(&found), "{found} of 4,000 keys");
 }
 
-/// `name_many` knows the newest reference of each key, also in places where many keys have the same tag, and takes no older one for it.
+/// `name_many` knows the newest reference of each key, even in places where many keys have the same tag, and never
+/// takes an older one for it.
 pub fn references_are_known<I: Index>(index: I) {
     let bench = Bench::new(index);
     let bytes: Vec<[u8; 4]> = (0..20_000u32).map(u32::to_le_bytes).collect();
     let older: Vec<Ref> = bytes.iter().map(|bytes| bench.put(bytes)).collect();
-    // Every third is written again, and every fifth removed.
+    // Every third key is written again, and every fifth is removed.
     let newest: Vec<Ref> =
         bytes.iter().zip(&older).enumerate().map(|(i, (bytes, old))| if i % 3 == 0 { bench.put(bytes) } else { *old }).collect();
     for bytes in bytes.iter().step_by(5) {
@@ -347,7 +351,7 @@ pub fn references_are_known<I: Index>(index: I) {
     assert!(uneven.is_err(), "slices of different lengths are refused");
 }
 
-/// `for_each` meets every key once and stops when told.
+/// `for_each` meets every key once, and stops when `visit` returns false.
 pub fn visiting<I: Index>(index: I) {
     let bench = Bench::new(index);
     let refs: HashSet<Ref> = (0..5_000u32).map(|i| bench.put(&i.to_le_bytes())).collect();
@@ -362,7 +366,7 @@ pub fn visiting<I: Index>(index: I) {
     assert_eq!(count, 10);
 }
 
-/// Reserving changes nothing that can be seen, at any time.
+/// Reserving has no visible effect, at any time.
 pub fn reserve<I: Index>(index: I) {
     let bench = Bench::new(index);
     bench.index.reserve(20_000);
@@ -378,7 +382,7 @@ pub fn reserve<I: Index>(index: I) {
     }
 }
 
-/// Inserting and deleting for ever at a constant number of keys needs no more memory for ever.
+/// Inserting and deleting for ever at a constant number of keys does not need ever more memory.
 pub fn slots_are_reused<I: Index>(index: I) {
     let bench = Bench::new(index);
     let mut after_first = 0;
@@ -416,7 +420,8 @@ pub fn growth<I: Index>(index: I, keys: u64) {
     }
 }
 
-/// Hashes of which only the bits in `mask` differ: all equal, equal tags, equal directories … (CCEH: "65 inserts of one hash crash it").
+/// Hashes that differ only in the bits in `mask`: all equal, equal tags, equal directories … (CCEH: "65 inserts of one
+/// hash crash it").
 pub fn equal_hashes<I: Index>(index: I, mask: u64, keys: u32) {
     let bench = Bench { index, log: FakeLog::degenerate(7, mask) };
     let refs: Vec<Ref> = (0..keys).map(|i| bench.put(&i.to_le_bytes())).collect();
@@ -447,7 +452,7 @@ pub fn equal_hashes<I: Index>(index: I, mask: u64, keys: u32) {
 pub fn model<I: Index>(index: I, log: &FakeLog, seed: u64, operations: usize) {
     let mut rng = Rng::new(seed);
     let mut map: BTreeMap<Vec<u8>, Ref> = BTreeMap::new();
-    // The last token seen of each key: stale by any number of changes.
+    // A token once seen for each key: it may be stale by any number of changes.
     let mut tokens = BTreeMap::new();
     for _ in 0..operations {
         let _pin = epoch::pin();

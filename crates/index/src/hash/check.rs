@@ -14,7 +14,7 @@ use crate::{Index, Key, Ref, Resolver};
 use hither_sync::epoch;
 use std::sync::atomic::Ordering;
 
-/// The first position behind the segment that `position` lies in.
+/// The first position after the segment that `position` lies in.
 fn behind(position: u64, segment: Segment) -> u64 {
     end_of(position >> (POSITION_BITS - segment.depth()), segment.depth())
 }

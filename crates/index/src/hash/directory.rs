@@ -3,10 +3,10 @@
 //! # Positions instead of prefixes
 //!
 //! Plain extendible hashing splits all segments in one wave, because all hold the same number of keys; just after a
-//! wave the table is half empty. So the directory is not indexed by the hash bits u themselves but by a *position* x =
-//! u(4 − u)/4, whose density rises from 1 to 2 while x goes from 0 to 3/4 (spiral storage: Mullin 1985; the curve is
-//! close to a logarithm's). At any number of keys the segments' loads are then spread over a factor of two, splits come
-//! one by one, and the fill stays near the mean of that spread at every size, with one block size only.
+//! wave the table is half empty. So the directory is not indexed by the hash bits u themselves but by a *position*
+//! x = u(4 − u)/4, whose density rises from 1 to 2 while x goes from 0 to 3/4 (spiral storage: Mullin 1985; the curve
+//! is close to a logarithm's). At any number of keys the segments' loads are then spread over a factor of two, splits
+//! come one by one, and the fill stays near the mean of that spread at every size, with one block size only.
 //!
 //! Positions end at 3/4, since stretching them to 1 would cost each lookup a multiplication. So no prefix lies in the
 //! last quarter: the root's right half is the third quarter.
@@ -52,7 +52,7 @@ const PAIR_SHIFT: u32 = PAIR_BITS;
 /// log2 of a pair's bytes.
 const PAIR_BITS: u32 = size_of::<Pair>().trailing_zeros();
 
-/// The position of a hash: its top bits, bent (see the module's head).
+/// The position of a hash: its top bits, mapped by the curve (see the head of the module).
 #[inline(always)]
 pub(super) fn position_of(hash: u64) -> u64 {
     let u = hash >> 34;

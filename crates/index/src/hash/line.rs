@@ -16,7 +16,8 @@
 //!   reference 0.
 //! * L2. A slot's reference is written before its tag appears and cleared after its tag has gone. A reader that sees a
 //!   tag and then a reference of zero, or of another key, has met a change under way and goes on.
-//! * L3. FROZEN is set under the lock and stays until the block is rebuilt: while it is set, the pair does not change.
+//! * L3. FROZEN is set under the lock and stays until the block is reused, or the replacement is undone: while it is
+//!   set, the pair does not change.
 //! * L4. OVERFLOW is set while the pair is full, before a key of its path is put farther away, and stays.
 
 use hither_sync::prefetch_write;

@@ -8,7 +8,7 @@
 //! 2. Read the hashes of its keys from the log, prefetching ahead.
 //! 3. Build the successors, which nobody can reach yet.
 //! 4. Under the directory's mutex, store them in the directory, doubled if needed.
-//! 5. Release the old block after a grace period; its pairs stay frozen until it is rebuilt.
+//! 5. Release the old block after a grace period; its pairs stay frozen until it is reused.
 //!
 //! No lock except the segment's own pairs is held while keys are read and moved.
 //!

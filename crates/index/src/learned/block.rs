@@ -1,11 +1,13 @@
-//! A block: eight slots in two neighbouring cache lines, slices in the first, values in the second.
+//! A block: eight slots in two neighbouring cache lines, with the slices in the first and the values in the second.
 //!
 //! Every slot is a key of eight bytes or, in an inner node, a child.
 //!
 //! # Invariants
 //!
-//! * B1. Slots in use stand at the front, at least one in each block of a node that is not empty. A slot in use has a value other than zero.
-//! * B2. Behind them, slices repeat the last one and values are zero: so the slices of a block ascend, and a search needs no count.
+//! * B1. Slots in use stand at the front, at least one in each block of a node that is not empty. A slot in use has a
+//!   value other than zero.
+//! * B2. In the slots after them, slices repeat the last one and values are zero. So the slices of a block ascend, and
+//!   a search needs no count.
 
 use crate::common::search::Line;
 use std::marker::PhantomData;
@@ -64,10 +66,10 @@ impl<'a> Block<'a> {
         self.value_word(i).load(Relaxed)
     }
 
-    /// The value of slot `i` as an address to be followed.
+    /// The value of slot `i`, as an address that is to be followed.
     #[inline(always)]
     pub(super) fn address(self, i: usize) -> u64 {
-        // Acquire pairs with the store in `set_value`: what is there is initialised.
+        // Acquire pairs with the store in `set_value`: the memory at the address is initialised.
         self.value_word(i).load(Acquire)
     }
 
@@ -80,7 +82,7 @@ impl<'a> Block<'a> {
         Entry { slice: self.slice(i), value: self.value(i) }
     }
 
-    /// How many slices (repeated ones included) are below `slice`.
+    /// Returns how many slices (repeated ones included) are below `slice`.
     #[inline(always)]
     pub(super) fn below(self, slice: u64) -> usize {
         // SAFETY: a block is two aligned lines.
@@ -88,7 +90,7 @@ impl<'a> Block<'a> {
         Self::run_of(mask)
     }
 
-    /// How many slices (repeated ones included) are not above `slice`.
+    /// Returns how many slices (repeated ones included) are not above `slice`.
     #[inline(always)]
     pub(super) fn not_above(self, slice: u64) -> usize {
         // SAFETY: a block is two aligned lines.
@@ -96,8 +98,8 @@ impl<'a> Block<'a> {
         Self::run_of(mask)
     }
 
-    /// The ones at the beginning of the mask: since slices ascend (B2), there are no others. (One instruction; counting ones takes a dozen
-    /// where the compiler may not presume the instruction for it.)
+    /// The number of ones at the beginning of the mask: since slices ascend (B2), there are no others. (This takes one
+    /// instruction. Counting ones takes a dozen where the compiler may not assume an instruction for it.)
     #[inline(always)]
     fn run_of(mask: u32) -> usize {
         (!mask | 1 << WIDTH).trailing_zeros() as usize
@@ -110,7 +112,7 @@ impl<'a> Block<'a> {
         unsafe { Line(self.words.add(VALUES)).filled() }
     }
 
-    /// Slots in use.
+    /// Number of slots in use.
     #[inline(always)]
     pub(super) fn count(self) -> usize {
         // Slots in use stand at the front (B1).
@@ -142,7 +144,7 @@ impl<'a> Block<'a> {
         self.word(VALUES + i).store(value, Release);
     }
 
-    /// Replaces everything by these entries, at most as many as there are slots.
+    /// Replaces all slots by these entries, at most as many as there are slots.
     pub(super) fn fill(self, entries: &[Entry]) {
         let last = entries.last().map_or(0, |entry| entry.slice);
         for i in 0..WIDTH {
@@ -152,7 +154,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Inserts before slot `at` of the `count` slots in use, which must not be all.
+    /// Inserts before slot `at` of the `count` slots in use; at least one slot must be free.
     #[inline]
     pub(super) fn insert(self, at: usize, count: usize, entry: Entry) {
         debug_assert!(at <= count && count < WIDTH);
@@ -165,7 +167,7 @@ impl<'a> Block<'a> {
         (at..repeats).for_each(|i| self.set_slice(i, entry.slice));
     }
 
-    /// Removes slot `at` of the `count` slots in use, which are two at least (B1).
+    /// Removes slot `at` of the `count` slots in use, which must be at least two (B1).
     #[inline]
     pub(super) fn remove(self, at: usize, count: usize) {
         debug_assert!(at < count && count > 1);

@@ -1,8 +1,9 @@
-//! Building a gapped array from sorted entries: model first, then every entry at or near its predicted block (ALEX, sections 4.2 and 5.1),
-//! and growing one block by block at its ends.
+//! Building a gapped array from sorted entries: the model first, then every entry at or near its predicted block (ALEX,
+//! sections 4.2 and 5.1). Also growing block by block at its ends.
 //!
-//! Unlike ALEX's, an array never has an empty block nor a full stretch after it was built: where the model puts too many entries or none, they
-//! are spread as ranks say. So an insert always finds a gap nearby at first, whatever the distribution.
+//! Unlike in ALEX, an array that was just built never has an empty block or a full stretch: where the model predicts
+//! too many entries for a block, or none, they are spread according to their ranks. So at first an insert always finds
+//! a gap nearby, whatever the distribution.
 
 use super::block::{Entry, PAGE_BLOCKS, WIDTH};
 use super::edit::Run;
@@ -13,20 +14,22 @@ use crate::common::node::LEAF_HEAD;
 
 /// The share of slots in use after a build.
 const DENSITY: f64 = 0.75;
-/// The share beyond which an array is not rounded to whole pages.
+/// The greatest share of slots in use to which rounding to whole pages may lead.
 const DENSEST: f64 = 0.88;
-/// The model of an inner node is bad if it is wrong by more blocks than this on average; the node then gets fences.
+/// The model of an inner node is bad if it is wrong by more blocks than this on average. The node then gets fences.
 const MISFIT_INNER: f64 = 2.0;
-/// That of a leaf is bad if more than this share of the slots are in neither of the two blocks that a search looks into first.
+/// The model of a leaf is bad if more than this share of the slots is in neither of the two blocks that a search reads
+/// first.
 const MISFIT_LEAF: f64 = 0.3;
-/// The same for a leaf that was filled by a run, block behind block.
+/// The model of a leaf that a run has filled block after block is bad if it is wrong by more blocks than this on
+/// average, for the first slices of the blocks.
 const MISFIT_RUN: f64 = 0.75;
-/// An array of fewer blocks needs no fences.
+/// An array of fewer blocks than this needs no fences.
 const FEWEST_FENCES: usize = 4;
-/// An array of more blocks than this fills its pages.
+/// An array of more blocks than this fills its last page.
 const SMALL: usize = 24;
 
-/// Blocks for `count` slots: not more than the class has.
+/// The number of blocks for `count` slots: no more than the class has.
 fn blocks_for(count: usize, class: usize) -> usize {
     let mut blocks = (count as f64 / (WIDTH as f64 * DENSITY)).ceil() as usize;
     if blocks > SMALL {
@@ -39,19 +42,20 @@ fn blocks_for(count: usize, class: usize) -> usize {
     blocks.clamp(1, max_blocks(class)).min(count.max(1))
 }
 
-/// Where the slots of an array go: each into its predicted block or near it, none into a block that would be empty or full without need.
+/// How the slots of an array are laid out: each in its predicted block or near it. No block is left empty or filled
+/// completely without need.
 struct Layout {
     blocks: usize,
     model: Model,
 }
 
-/// How wrong a layout's predictions are.
+/// How far a layout's predictions are off.
 #[derive(Default)]
 struct Misses {
     slots: usize,
-    /// In blocks, over all slots.
+    /// Total distance in blocks, over all slots.
     distance: usize,
-    /// Slots that are neither in the predicted block nor in the next one.
+    /// Number of slots that are neither in the predicted block nor in the next one.
     beyond: usize,
 }
 
@@ -64,7 +68,7 @@ impl Layout {
 
     /// Calls `fill` with the entries of each block in turn.
     fn deal(&self, entries: &[Entry], mut fill: impl FnMut(usize, &[Entry])) -> Misses {
-        // A block is filled only if there are so many slots that they would pile up before it otherwise.
+        // A block is filled completely only if there are so many slots that they would otherwise pile up before it.
         let most = if entries.len() * 5 <= self.blocks * WIDTH * 4 { WIDTH - 1 } else { WIDTH };
         let (mut at, mut misses) = (0, Misses { slots: entries.len(), ..Misses::default() });
         for b in 0..self.blocks {
@@ -115,13 +119,13 @@ impl Gapped<'_> {
         entries
     }
 
-    /// How many slots are before `place`.
+    /// Returns how many slots are before `place`.
     pub(super) fn rank(self, place: Place) -> usize {
         let shape = self.shape();
         (shape.first()..place.block).map(|b| self.block(b).count()).sum::<usize>() + place.index
     }
 
-    /// Replaces everything. Returns whether the model fits badly. For the holder of the lock or of a fresh node.
+    /// Replaces all slots. Returns whether the model fits badly. For the holder of the lock or of a fresh node.
     pub(super) fn build(self, arena: &Arena, entries: &[Entry]) -> bool {
         let class = self.0.meta().class();
         let layout = Layout::new(entries, class);
@@ -143,7 +147,7 @@ impl Gapped<'_> {
         (shape.first()..shape.end()).map(off).sum::<usize>() as f64 > MISFIT_RUN * shape.blocks() as f64
     }
 
-    /// Fills all blocks of the shape alike.
+    /// Fills all blocks of the shape evenly.
     fn place_evenly(self, entries: &[Entry]) {
         let (shape, mut at) = (self.shape(), 0);
         for b in shape.first()..shape.end() {
@@ -153,13 +157,13 @@ impl Gapped<'_> {
         }
     }
 
-    /// Makes the pages of this range the node's own, and no others.
+    /// Makes the pages of this range the node's own, and releases its other pages.
     fn own_pages(self, arena: &Arena, wanted: std::ops::Range<usize>) {
         let mut own: Vec<u64> = self.pages().map(|p| self.page(p)).collect();
         while own.len() < wanted.len() {
             own.push(arena.allocate_page());
         }
-        // A reader that is on its way to one of these validates behind the lock that the caller holds.
+        // A reader that is on its way to one of these pages notices, when it validates, the lock that the caller holds.
         own.drain(wanted.len()..).for_each(|page| arena.free_page(page));
         for p in 0..super::gapped::max_pages(self.0.meta().class()) {
             self.set_page(p, own[p.saturating_sub(wanted.start).min(own.len() - 1)]);
@@ -167,7 +171,7 @@ impl Gapped<'_> {
         self.set_pages(wanted);
     }
 
-    /// Makes a fresh node an array of one entry at the end (or beginning) of its room, to grow to the other side.
+    /// Makes a fresh node an array of one entry at the beginning (or end) of its room, to grow towards the other side.
     pub(super) fn begin_with(self, arena: &Arena, entry: Entry, grow_down: bool) {
         let blocks = max_blocks(self.0.meta().class());
         let b = if grow_down { blocks - 1 } else { 0 };
@@ -178,7 +182,7 @@ impl Gapped<'_> {
         self.begin_run(entry.slice, if grow_down { Run::Descending } else { Run::Ascending });
     }
 
-    /// Adds a block with this entry behind the last one. False if there is no room.
+    /// Adds a block with this entry after the last one. Returns false if there is no room.
     pub(super) fn grow_up(self, arena: &Arena, entry: Entry) -> bool {
         let (shape, pages) = (self.shape(), self.pages());
         let b = shape.end();
@@ -195,7 +199,7 @@ impl Gapped<'_> {
         true
     }
 
-    /// Adds a block with this entry before the first one. False if there is no room.
+    /// Adds a block with this entry before the first one. Returns false if there is no room.
     pub(super) fn grow_down(self, arena: &Arena, entry: Entry) -> bool {
         let (shape, pages) = (self.shape(), self.pages());
         let Some(b) = shape.first().checked_sub(1) else { return false };
@@ -209,18 +213,18 @@ impl Gapped<'_> {
         true
     }
 
-    /// Trains the model alone: a line through the first slices of two full blocks, the second one (the first may have been begun from its
-    /// end) and the last.
+    /// Trains the model alone: a line through the first slices of two full blocks. These are the second block (the
+    /// first one may still be filling from its end) and the last one.
     pub(super) fn draw_line(self, shape: Shape) {
         let (first, last) = (shape.first(), shape.end() - 1);
         let from = first + usize::from(last > first + 1);
         let (low, high) = (self.block(from).slice(0), self.block(last).slice(0));
         let slope = (last - from) as f64 / high.saturating_sub(low) as f64;
-        // A little more than the first slot's place, lest rounding put it into the block before.
+        // Slightly above the first slot's place, lest rounding put the slot into the block before.
         self.set_model(Model::line(low, from as f64 + 1.0 / 16.0, slope, high), first, last + 1);
     }
 
-    /// Drops everything behind the slot before `place`, and returns it.
+    /// Removes all slots from `place` on, and returns them.
     pub(super) fn cut_at(self, arena: &Arena, place: Place) -> Vec<Entry> {
         let all = self.entries();
         let kept = self.rank(place);

@@ -1,6 +1,8 @@
-//! Loading from sorted references: leaves are built whole, each with its model, and linked behind the last one. Where no line fits, they are
-//! subtrees; if none fits the first leaf, or if the first key is not eight bytes long, the B+-tree loads everything. So it does with all that comes behind a subtree that takes
-//! whatever is greater.
+//! Loading from sorted references: leaves are built whole, each with its model, and linked after the last one. Where no
+//! line fits, they are subtrees.
+//!
+//! If no line fits the first leaf, or if the first key is not eight bytes long, the B+-tree loads everything. It also
+//! loads all keys after a subtree that has no upper bound.
 
 use super::Learned;
 use super::block::Entry;
@@ -18,18 +20,18 @@ use crate::common::version::retry;
 use crate::{PieceSource, Ref, Resolver, SortedPiece};
 use std::collections::VecDeque;
 
-/// References whose keys are being loaded.
+/// Number of references whose keys are being loaded ahead.
 const AHEAD: usize = 24;
-/// Keys that are handed to the B+-tree together.
+/// Number of keys that are handed to the B+-tree together.
 const PIECE: usize = 64;
 /// Slots of a leaf that is built: half of what it holds at most. Where models fit badly, inserts will split it further.
 const LEAF: usize = max_blocks(LEAF_HEAD) * 8 / 2;
 
-/// What is to be loaded.
+/// A reference that is to be loaded.
 #[derive(Clone, Copy)]
 struct Coming {
     reference: Ref,
-    /// Its key, if it has eight bytes and is at hand. Any other is read from the log.
+    /// Its key, if it has eight bytes and is at hand. Other keys are read from the log.
     word: Option<u64>,
 }
 
@@ -38,7 +40,7 @@ impl Coming {
         Coming { reference: Ref(entry.value), word: Some(entry.slice) }
     }
 
-    /// The key; `word` is where it lies if it is at hand.
+    /// The key; if it is at hand, its bytes are written into `word`.
     fn key<'a, R: Resolver>(self, word: &'a mut [u8; 8], resolver: &'a R) -> &'a [u8] {
         match self.word {
             Some(known) => {
@@ -65,7 +67,7 @@ impl<P: Protocol> Learned<P> {
         self.load(&mut refs.map(|reference| Coming { reference, word: None }), resolver);
     }
 
-    /// See [`crate::OrderedIndex::load_pieces`]: of pieces that consist of words the log is not read.
+    /// See [`crate::OrderedIndex::load_pieces`]. For pieces that consist of words, the log is not read.
     pub(super) fn load_known<R: Resolver>(&self, source: &mut dyn PieceSource, resolver: &R) {
         let (mut piece, mut at) = (SortedPiece::default(), 0);
         let mut coming = std::iter::from_fn(|| {
@@ -123,7 +125,7 @@ impl<P: Protocol> Learned<P> {
         }
     }
 
-    /// Loads what comes into the B+-tree below this cell, behind all there is.
+    /// Loads the coming keys into the B+-tree below this cell, after all keys that it holds.
     fn load_below<'a, R: Resolver>(&'a self, above: &impl Above<'a>, coming: &mut dyn Iterator<Item = Coming>, resolver: &R) {
         let (mut some, mut word) = (Vec::with_capacity(PIECE), [0; 8]);
         let mut pieces = |piece: &mut SortedPiece| {
@@ -136,17 +138,17 @@ impl<P: Protocol> Learned<P> {
         self.tree.load_keys(above, &mut pieces, resolver);
     }
 
-    /// Whether `slice` belongs into a subtree, and so does whatever is greater.
+    /// Whether `slice` and all greater ones belong to one subtree.
     fn ends_in_subtree(&self, slice: u64) -> bool {
         self.descend_ranged(slice).is_ok_and(|range| range.high.is_none() && is_subtree(range.node))
     }
 
-    /// Whether one leaf is all there is: an index that was emptied may have more, subtrees among them (S1).
+    /// Whether the index is a single empty leaf. An index that was emptied may have more nodes, even subtrees (S1).
     fn is_empty_leaf(&self) -> bool {
         self.tree.top().is_ok_and(|(root, _)| root.meta().class() == LEAF_HEAD && self.tree.keys.sum() == 0)
     }
 
-    /// Makes the root of an empty, idle index a subtree's.
+    /// Replaces the root of an empty, idle index by that of a subtree.
     fn plant_root(&self) {
         let planted = self.try_spot(0, Prepare::ForSplit).and_then(|spot| {
             let lock = spot.leaf.0.version().lock(spot.version)?;
@@ -162,7 +164,7 @@ impl<P: Protocol> Learned<P> {
         assert!(installed.is_ok(), "bulk_load needs strictly ascending keys");
     }
 
-    /// Adds a leaf of entries that are greater than all there are.
+    /// Adds a leaf of entries that are greater than all entries in the index.
     fn append_leaf<R: Resolver>(&self, entries: &[Entry], resolver: &R) {
         if entries.is_empty() {
             return;
@@ -172,7 +174,7 @@ impl<P: Protocol> Learned<P> {
         }
         entries.iter().for_each(|_| self.tree.keys.one_more());
         if !fits(entries) {
-            // Again if the search has split a full inner node first.
+            // Repeated if the search has split a full inner node first.
             retry(|| {
                 let spot = self.try_spot(entries[0].slice, Prepare::ForSplit)?;
                 let lock = spot.leaf.0.version().lock(spot.version)?;

@@ -9,7 +9,7 @@ use crate::btree::protocol::Protocol;
 use crate::common::node::{INNER_HEAD, LEAF_HEAD, Node};
 use crate::{Ref, Resolver};
 
-/// A node yet to be checked, with the slices that it may hold: `low..` and below `high` if there is one.
+/// A node to be checked, with the slices that it may hold: from `low`, and below `high` if there is one.
 struct Range<'a> {
     node: Node<'a>,
     level: usize,
@@ -44,7 +44,7 @@ impl<P: Protocol> Learned<P> {
         if keys == counted { Ok(()) } else { Err(format!("the index holds {keys} keys, but {counted} were counted")) }
     }
 
-    /// What leaves and inner nodes have in common: header, pages, order, blocks (B1, B2, G1–G3).
+    /// Checks what leaves and inner nodes have in common: header, pages, order, blocks (B1, B2, G1–G3).
     fn check_node(&self, node: Gapped<'_>, range: &Range<'_>) -> Result<(), String> {
         let (meta, shape, pages) = (node.0.meta(), node.shape(), node.pages());
         if node.0.version().try_read().is_err() {
@@ -88,7 +88,7 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// The keys of a leaf.
+    /// Checks the keys of a leaf; returns their number.
     fn check_leaf<R: Resolver>(&self, leaf: Gapped<'_>, resolver: &R) -> Result<usize, String> {
         let mut keys = 0;
         let lookup = |key: &[u8]| self.lookup(key, resolver);
@@ -114,7 +114,7 @@ fn push_children<'a>(inner: Gapped<'a>, range: &Range<'a>, stack: &mut Vec<Range
     Ok(())
 }
 
-/// Neighbouring leaves lead to each other; `None` stands for a subtree.
+/// Checks that neighbouring leaves lead to each other; `None` stands for a subtree.
 fn check_links(leaves: &[Option<Gapped<'_>>]) -> Result<(), String> {
     let address = |i: usize| leaves.get(i).copied().flatten().map_or(0, |leaf| leaf.0.address());
     for (i, leaf) in leaves.iter().enumerate() {

@@ -1,16 +1,16 @@
-//! Changing single slots of a gapped array. All of this is for the holder of its lock.
+//! Changing single slots of a gapped array. Everything here is for the holder of its lock.
 
 use super::block::{Entry, WIDTH};
 use super::gapped::{Gapped, Place, Shape};
 use crate::Ref;
 
-/// How far a slot is moved out of a full block's way: to a gap in one of this many blocks on each side.
+/// A full block passes a slot on towards a gap in one of at most this many blocks on each side.
 const REACH: usize = 8;
 
-/// Inserts one beside the other count; so many in a row are a run.
+/// So many inserts in a row, each beside the one before it, are a run.
 const RUN: u64 = 16;
 
-/// How inserts have come of late.
+/// The order of the most recent inserts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Run {
     None,
@@ -19,7 +19,8 @@ pub(super) enum Run {
 }
 
 impl Gapped<'_> {
-    /// Inserts at `place`, moving slots by at most [`REACH`] blocks. False if there is no gap so near: nothing has changed.
+    /// Inserts at `place`, moving slots by at most [`REACH`] blocks. Returns false, with nothing changed, if no gap is
+    /// so near.
     #[inline]
     pub(super) fn insert(self, place: Place, entry: Entry) -> bool {
         let block = self.block(place.block);
@@ -84,8 +85,8 @@ impl Gapped<'_> {
         block.insert(count, count, carried);
     }
 
-    /// Removes the slot at `place`. False if that would leave a block empty between sparse ones: nothing has changed, and the array is to be
-    /// built anew without the slot.
+    /// Removes the slot at `place`. Returns false, with nothing changed, if that would leave a block empty between
+    /// sparse ones; the array must then be rebuilt without the slot.
     #[inline]
     pub(super) fn remove(self, place: Place) -> bool {
         let block = self.block(place.block);
@@ -99,7 +100,7 @@ impl Gapped<'_> {
         true
     }
 
-    /// Removes the only slot of block `b`: the block leaves at an end, or gets a slot of a neighbour (B1).
+    /// Removes the only slot of block `b`: a block at an end is dropped, any other gets a slot of a neighbour (B1).
     #[cold]
     fn empty_block(self, shape: Shape, b: usize) -> bool {
         let (first, end) = (shape.first(), shape.end());
@@ -126,7 +127,7 @@ impl Gapped<'_> {
         true
     }
 
-    /// Whether an insert at `place` comes right behind or right before the last one.
+    /// Whether an insert at `place` comes right after or right before the last one.
     #[inline(always)]
     pub(super) fn beside(self, place: Place) -> Run {
         let block = self.block(place.block);
@@ -138,12 +139,12 @@ impl Gapped<'_> {
         } else if place.index > 0 && place.index < WIDTH {
             Run::None
         } else {
-            // Not seen without a look at the neighbour, which may cost a cache miss: as before.
+            // Only the neighbouring block could tell, which may cost a cache miss: assume that the order is as before.
             Self::run_of(runs)
         }
     }
 
-    /// Notes an insert for [`Gapped::run`].
+    /// Records an insert for [`Gapped::run`].
     #[inline(always)]
     pub(super) fn note(self, slice: u64, beside: Run) {
         let (_, runs) = self.last_insert();
@@ -152,7 +153,7 @@ impl Gapped<'_> {
         self.set_last_insert(slice, runs & !0xffff | up | down << 8);
     }
 
-    /// Notes that `slice` was inserted in a run.
+    /// Records that `slice` was inserted in a run.
     pub(super) fn begin_run(self, slice: u64, run: Run) {
         let runs = match run {
             Run::None => 0,
@@ -177,7 +178,7 @@ impl Gapped<'_> {
         }
     }
 
-    /// The slot of `old` at `place` or, if it is not there, anywhere in the array.
+    /// The slot of `old`: at `place` or, if it is not there, in one of the nearby blocks.
     pub(super) fn slot_of(self, shape: Shape, place: Place, old: Ref) -> Option<Place> {
         let holds = |at: Place| at.index < WIDTH && self.block(at.block).value(at.index) == old.0;
         let named = (shape.first()..shape.end()).contains(&place.block);
@@ -188,5 +189,5 @@ impl Gapped<'_> {
     }
 }
 
-/// Blocks on each side of a hint in which its reference is looked for.
+/// Number of blocks to each side of a hint, counting the hinted one, in which its reference is searched.
 const NEARBY: usize = 4;

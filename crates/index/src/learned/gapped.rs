@@ -1,22 +1,24 @@
-//! A gapped array: a header of its own and blocks in pages. Leaves of the learned layer and its inner nodes are both of this kind.
+//! A gapped array: a header node, and blocks in pages. Both the leaves of the learned layer and its inner nodes are of
+//! this kind.
 //!
 //! ```text
 //! word 0 version | 1 meta | 2 shape | 3 to 5 the model: middle, slope, start | 6 slots in use and pages
 //! 7 runs | 8 next | 9 previous | 10 last slice inserted | 11 lowest slice of a leaf's range | 16.. addresses of pages | in inner nodes: 64..127 fences
 //! ```
 //!
-//! An inner node whose model fits badly has *fences* instead, unless it is too large: the first slice of every block when it was built. It
-//! then behaves like a B+-tree's node of two levels.
+//! An inner node whose model fits badly has *fences* instead, unless it is too large: the first slice of every block at
+//! the time when it was built. It then behaves like a B+-tree's node of two levels.
 //!
-//! Blocks are numbered through all pages that the header has words for; those from `first` to `end` are in use. The header stays where it is
-//! for its node's life; what it leads to is rewritten in place under its lock.
+//! Blocks are numbered through all pages that the header has words for; those from `first` to `end` are in use. The
+//! header stays in place for its node's life; the blocks that it leads to are rewritten in place under its lock.
 //!
 //! # Invariants
 //!
 //! * G1. Slices ascend strictly over all blocks (and B1, B2 hold in each).
-//! * G2. Every word for a page holds the address of some page of the arena from the node's first life on, be it its own or not: readers
-//!   may follow one that a writer is changing, since pages stay mapped; what they read there is validated by the version.
-//! * G3. The shape names blocks that the class has, always.
+//! * G2. From the node's first life on, every word for a page holds the address of some page of the arena, its own or
+//!   not. Readers may follow a word that a writer is changing, since pages stay mapped; what they read there is
+//!   validated by the version.
+//! * G3. The shape always names blocks that the class has.
 
 use super::block::{BLOCK_BYTES, Block, PAGE_BLOCKS, WIDTH};
 use super::model::Model;
@@ -37,25 +39,25 @@ const LAST: usize = 10;
 const LOW: usize = 11;
 const PAGES: usize = 16;
 const FENCES: usize = 64;
-/// Blocks beside the predicted ones that are searched one by one.
+/// Number of blocks beside the predicted ones that are searched one by one.
 const NEAR: usize = 3;
-/// Blocks that a write starts to load together: 1 KiB, like a leaf of the B+-tree. Divides [`PAGE_BLOCKS`].
+/// Number of blocks that a write starts to load together: 1 KiB, like a leaf of the B+-tree. Divides [`PAGE_BLOCKS`].
 const AROUND: usize = 8;
 /// An array of more blocks than this has no fences.
 pub(super) const MAX_FENCES: usize = 63;
 
-/// Pages of a node of this class at most: leaves are capped at 64 KiB.
+/// The greatest number of pages of a node of this class: leaves are limited to 64 KiB.
 #[inline(always)]
 pub(super) const fn max_pages(class: usize) -> usize {
     if class == LEAF_HEAD { 16 } else { FENCES - PAGES }
 }
 
-/// Blocks of a node of this class at most.
+/// The greatest number of blocks of a node of this class.
 pub(super) const fn max_blocks(class: usize) -> usize {
     max_pages(class) * PAGE_BLOCKS
 }
 
-/// Word 2: bits 0..15 first block, 16..31 end, 57 whether there are fences instead of a model.
+/// Word 2: the first block in bits 0..15, the end in bits 16..31; bit 57 is set if there are fences instead of a model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape(u64);
 
@@ -95,7 +97,7 @@ impl Shape {
     }
 }
 
-/// Where a slot is, or before which slot of the block it would go.
+/// The place of a slot, or the slot of a block before which a new one would go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) block: usize,
@@ -103,20 +105,21 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// As a number of 16 bits.
+    /// The place as a number of 16 bits.
     #[inline(always)]
     pub(super) fn slot(self) -> u16 {
         (self.block * 8 + self.index) as u16
     }
 
-    /// Index eight (behind a block's last slot) becomes the next block's first, which is no place to insert: only for slots that exist.
+    /// The place of a slot number. Index eight (after a block's last slot) becomes the first of the next block, which
+    /// is no place to insert, so this is only for slots that exist.
     #[inline(always)]
     pub(super) fn of_slot(slot: u16) -> Place {
         Place { block: usize::from(slot) / 8, index: usize::from(slot) % 8 }
     }
 }
 
-/// What a search in an array finds.
+/// The result of a search in an array.
 #[derive(Clone, Copy)]
 pub(super) struct Hit {
     /// Where the slot is or would go.
@@ -146,7 +149,7 @@ impl<'a> Gapped<'a> {
         Shape(self.load(SHAPE))
     }
 
-    /// Block `b`, which the shape must name.
+    /// Block `b`, which must be one that the shape names.
     #[inline(always)]
     pub(super) fn block(self, b: usize) -> Block<'a> {
         debug_assert!(b / PAGE_BLOCKS < max_pages(self.0.meta().class()));
@@ -154,7 +157,7 @@ impl<'a> Gapped<'a> {
         unsafe { Block::new(self.load(PAGES + b / PAGE_BLOCKS), b % PAGE_BLOCKS) }
     }
 
-    /// The block that the model (or the fences) predict for `slice`.
+    /// The block that the model (or the fences) predicts for `slice`.
     #[inline(always)]
     pub(super) fn predict(self, shape: Shape, slice: u64) -> usize {
         if shape.fenced() {
@@ -169,13 +172,13 @@ impl<'a> Gapped<'a> {
         predicted.min(shape.end() as i64 - 1).max(shape.first() as i64) as usize
     }
 
-    /// Slots in use.
+    /// Number of slots in use.
     #[inline(always)]
     pub(super) fn count(self) -> usize {
         (self.load(EXTENT) & 0xffff_ffff) as usize
     }
 
-    /// The first page of the node's own and the one behind the last.
+    /// The range of the node's own pages: from its first page to one past the last.
     pub(super) fn pages(self) -> std::ops::Range<usize> {
         let extent = self.load(EXTENT);
         (extent >> 32 & 0xffff) as usize..(extent >> 48) as usize
@@ -186,7 +189,7 @@ impl<'a> Gapped<'a> {
         self.load(PAGES + p)
     }
 
-    /// The address of the next leaf, or 0. To be followed once the version is validated (N2).
+    /// The address of the next leaf, or 0. May be followed only after the version is validated (N2).
     #[inline(always)]
     pub(super) fn next(self) -> u64 {
         self.load(NEXT)
@@ -198,7 +201,8 @@ impl<'a> Gapped<'a> {
         self.load(PREVIOUS)
     }
 
-    /// Starts loading block `b`, if the header has a page for it. Harmless in any state, also of a node that was never alive.
+    /// Starts loading block `b`, if the header has a page for it. Harmless in any state, even for a node that was never
+    /// alive.
     pub(super) fn prefetch_block(self, b: usize) {
         if b < max_blocks(self.0.meta().class()) {
             let block = self.load(PAGES + b / PAGE_BLOCKS) as usize + b % PAGE_BLOCKS * BLOCK_BYTES;
@@ -207,7 +211,7 @@ impl<'a> Gapped<'a> {
         }
     }
 
-    /// Where `slice` is, or where it would go.
+    /// Finds the slot of `slice`, or the place where it would go.
     #[inline(always)]
     pub(super) fn find(self, shape: Shape, slice: u64) -> Hit {
         let (place, value) = self.probe(shape, self.predict(shape, slice), slice);
@@ -217,9 +221,10 @@ impl<'a> Gapped<'a> {
         self.find_beside(shape, place, slice)
     }
 
-    /// Looks for `slice` in the predicted block and in the next, where slots that found no room in theirs mostly are. Both are
-    /// searched without asking which is the one, since a wrong guess costs as much as the search. Returns the value, zero without a hit: then the
-    /// place is where the slice would go if the index is neither 0 nor 8.
+    /// Looks for `slice` in the predicted block and in the next one, which holds most slots that found no room in their
+    /// own. Both are searched without deciding between them first, since a wrong guess costs as much as the search.
+    /// Returns the value, or zero without a hit. In that case the place is where the slice would go, provided that the
+    /// index is neither 0 nor 8.
     #[inline(always)]
     pub(super) fn probe(self, shape: Shape, predicted: usize, slice: u64) -> (Place, u64) {
         let next = predicted + usize::from(predicted + 1 < shape.end());
@@ -234,15 +239,15 @@ impl<'a> Gapped<'a> {
         (place, if hit { block.value(place.index) } else { 0 })
     }
 
-    /// Starts loading what [`Gapped::probe`] reads.
+    /// Starts loading the lines that [`Gapped::probe`] reads.
     #[inline(always)]
     pub(super) fn prefetch_probe(self, shape: Shape, predicted: usize) {
         self.block(predicted).prefetch();
         self.block(predicted + usize::from(predicted + 1 < shape.end())).prefetch();
     }
 
-    /// Starts loading the [`AROUND`] blocks among which block `b` is. The misses of one write hardly overlap with those of the next
-    /// (`docs/adr/0010`): loading the neighbours as well saves theirs to those.
+    /// Starts loading the group of [`AROUND`] blocks that contains block `b`. The misses of one write hardly overlap
+    /// with those of the next (`docs/adr/0010`). Loading neighbouring blocks as well saves later writes their misses.
     #[inline(always)]
     pub(super) fn prefetch_around(self, b: usize) {
         let first = self.load(PAGES + b / PAGE_BLOCKS) as usize + (b % PAGE_BLOCKS) / AROUND * AROUND * BLOCK_BYTES;
@@ -251,8 +256,8 @@ impl<'a> Gapped<'a> {
         }
     }
 
-    /// As [`Gapped::find`], after [`Gapped::probe`] has ended at `place`, before or behind all slots of its block: block by block
-    /// at first, since most of these slots are in the very next one.
+    /// As [`Gapped::find`], after [`Gapped::probe`] has ended at `place`, before or after all slots of its block.
+    /// Searches block by block at first, since most of these slots are in the very next block.
     #[inline(never)]
     pub(super) fn find_beside(self, shape: Shape, place: Place, slice: u64) -> Hit {
         let absent = |place| Hit { place, value: 0 };
@@ -285,7 +290,7 @@ impl<'a> Gapped<'a> {
         self.find_from(shape, b, slice)
     }
 
-    /// The place behind block `b`'s slots and before the next one's: in the one that has room, if one has.
+    /// The place after block `b`'s slots and before those of the next block: in the block that has room, if one has.
     fn between(self, b: usize) -> Place {
         let count = self.block(b).count();
         if count < WIDTH { Place { block: b, index: count } } else { Place { block: b + 1, index: 0 } }
@@ -297,7 +302,7 @@ impl<'a> Gapped<'a> {
         let block = self.last_block(shape, from, |first| first < slice);
         let mut place = self.normal(Place { block, index: self.block(block).below(slice) });
         if place.index == self.block(place.block).count() && place.block < from {
-            // Equally right, and nearer to where searches begin.
+            // Equally right, and nearer to the block where searches begin.
             place = Place { block: place.block + 1, index: 0 };
         }
         match self.slot_from(shape, place) {
@@ -306,12 +311,12 @@ impl<'a> Gapped<'a> {
         }
     }
 
-    /// With an index that is not beyond the slots in use.
+    /// The place, with an index that is not beyond the slots in use.
     fn normal(self, place: Place) -> Place {
         Place { index: place.index.min(self.block(place.block).count()), ..place }
     }
 
-    /// The first slot in use at or behind `place`.
+    /// The first slot in use at or after `place`.
     #[inline(always)]
     pub(super) fn slot_from(self, shape: Shape, place: Place) -> Option<Place> {
         if place.index < self.block(place.block).count() {
@@ -321,7 +326,8 @@ impl<'a> Gapped<'a> {
         (next < shape.end() && self.block(next).value(0) != 0).then_some(Place { block: next, index: 0 })
     }
 
-    /// The last block whose first slice is `before`, or else the first block: exponential search from block `from`.
+    /// The last block whose first slice is `before`, or else the first block. Uses exponential search from block
+    /// `from`.
     #[inline]
     pub(super) fn last_block(self, shape: Shape, from: usize, before: impl Fn(u64) -> bool) -> usize {
         let is_before = |b: usize| before(self.block(b).slice(0));
@@ -360,8 +366,8 @@ impl<'a> Gapped<'a> {
         low
     }
 
-    /// In an inner node: the place of the child for `slice`. One branch decides whether the prediction was right, since several would be several
-    /// wrong guesses of the processor.
+    /// The place of the child for `slice`, in an inner node. A single branch decides whether the prediction was right,
+    /// since the processor would guess several of them wrong.
     #[inline(always)]
     pub(super) fn child_place(self, shape: Shape, slice: u64) -> Place {
         let predicted = self.predict(shape, slice);
@@ -383,7 +389,8 @@ impl<'a> Gapped<'a> {
         (at, block, block.not_above(slice))
     }
 
-    /// In an inner node: the address of the child for `slice`, to be followed once the version is validated (N2).
+    /// The address of the child for `slice`, in an inner node. May be followed only after the version is validated
+    /// (N2).
     #[inline(always)]
     pub(super) fn child(self, slice: u64) -> u64 {
         let shape = self.shape();
@@ -391,7 +398,7 @@ impl<'a> Gapped<'a> {
         self.block(place.block).address(place.index)
     }
 
-    /// Starts loading what a search reads of the child's header at `address`.
+    /// Starts loading the lines of the header of the child at `address` that a search reads.
     #[inline(always)]
     pub(super) fn prefetch_child(self, address: u64) {
         let load = |line: usize| hither_sync::prefetch_read((address as *const u8).wrapping_add(line * 64));
@@ -457,7 +464,7 @@ impl<'a> Gapped<'a> {
         self.store(LOW, slice);
     }
 
-    /// The slice inserted last, and the word of the runs.
+    /// The slice inserted last, and the word with the counts of runs.
     pub(super) fn last_insert(self) -> (u64, u64) {
         (self.load(LAST), self.load(RUNS))
     }
@@ -467,7 +474,7 @@ impl<'a> Gapped<'a> {
         self.store(RUNS, runs);
     }
 
-    /// Takes over what the leaf `other` leads to: pages, model and slots. `other` is to be retired by its header alone.
+    /// Takes over pages, model and slots of the leaf `other`, of which only the header is to be retired then.
     pub(super) fn take_over(self, other: Gapped<'_>) {
         debug_assert!(self.0.meta().class() == LEAF_HEAD && other.0.meta().class() == LEAF_HEAD);
         for word in (SHAPE..=RUNS).chain([LAST]).chain(PAGES..PAGES + max_pages(LEAF_HEAD)) {

@@ -1,13 +1,15 @@
-//! Growth: what happens when a leaf has no gap near the place of an insert.
+//! Growth: handling an insert into a leaf that has no gap near its place.
 //!
-//! * Inserts that ascend (or descend) one by one get full blocks behind (before) the others, then full leaves, like a B+-tree's; where they
-//!   run into the middle of a leaf, it is cut there.
-//! * Else the leaf is *expanded*: built anew with more blocks and a new model, in place.
-//! * It is *split* in the middle if it is at its cap, if the model fits badly, or if it was built only a few inserts ago (ALEX, section 4.3, decides
-//!   by expected cost; these are the cases in which a split is the cheaper choice, and they bound what adversarial orders can cost).
-//! * If no line fits, nor would lines fit its halves, a B+-tree takes its place (`subtree`).
+//! * Inserts that ascend (or descend) one by one get full blocks after (before) the others, then full leaves, as in a
+//!   B+-tree. Where they run into the middle of a leaf, it is cut there.
+//! * Otherwise the leaf is *expanded*: rebuilt in place with more blocks and a new model.
+//! * It is *split* in the middle if it is at its size limit, if the model fits badly, or if it was built only a few
+//!   inserts ago. (ALEX, section 4.3, decides by expected cost; these are the cases in which a split is the cheaper
+//!   choice, and they bound the cost of adversarial orders.)
+//! * If no line fits, and lines would not fit its halves either, a B+-tree takes its place (`subtree`).
 //!
-//! Inner nodes grow in the same way, and are split on the way down, so that the change below never has to go further up.
+//! Inner nodes grow in the same way, and are split on the way down, so that the change below never has to go farther
+//! up.
 
 use super::Learned;
 use super::block::{Entry, WIDTH};
@@ -25,7 +27,8 @@ use std::sync::atomic::Ordering;
 /// An array with fewer slots is expanded, however badly its model fits.
 const WORTH_SPLITTING: usize = 400;
 
-/// An array with fewer slots of which a line fits only one half becomes a subtree: many small ones would be slower than the B+-tree.
+/// An array with fewer slots becomes a subtree if a line fits only one of its halves: many small arrays would be slower
+/// than the B+-tree.
 const WORTH_HALVING: usize = 2048;
 
 /// An inner node on the way to a leaf.
@@ -35,7 +38,7 @@ pub(super) struct Parent<'a> {
     pub(super) version: u64,
 }
 
-/// A leaf and what leads to it.
+/// A leaf, and what leads to it.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'a> {
     /// The version of the tree's cell.
@@ -48,9 +51,9 @@ pub(super) struct Spot<'a> {
 /// What a search does to inner nodes on its way.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Prepare {
-    /// Splits full ones.
+    /// Full nodes are split.
     ForSplit,
-    /// Merges those with few children.
+    /// Nodes with few children are merged.
     ForMerge,
 }
 
@@ -60,13 +63,13 @@ pub(super) enum Above<'a> {
     Inner { lock: Locked<'a>, inner: Gapped<'a> },
 }
 
-/// Whether a node with so many slots (one of them to come) has outgrown its class.
+/// Whether a node with so many slots (including the new one) has outgrown its class.
 fn is_over(node: Gapped<'_>, slots: usize) -> bool {
     slots > max_blocks(node.0.meta().class()) * WIDTH * 3 / 4
 }
 
 impl<P: Protocol> Learned<P> {
-    /// One attempt to find the leaf for `slice` with its parent. Fails if it is in a subtree.
+    /// One attempt to find the leaf for `slice` with its parent. Fails if the slice lies in a subtree.
     pub(super) fn try_spot(&self, slice: u64, prepare: Prepare) -> Result<Spot<'_>, Restart> {
         let cell = self.tree.root.version.read()?;
         let (mut node, mut version) = self.tree.top()?;
@@ -98,7 +101,7 @@ impl<P: Protocol> Learned<P> {
         if changed { Err(Restart) } else { Ok(()) }
     }
 
-    /// Inserts `entry`, for which a search found `slot`, into a leaf that has no gap near it.
+    /// Inserts `entry`, whose search led to `slot`, into a leaf that has no gap near it.
     #[cold]
     pub(super) fn make_room(&self, slot: &Slot<'_>, entry: Entry) -> Result<(), Restart> {
         let spot = self.try_spot(entry.slice, Prepare::ForSplit)?;
@@ -118,7 +121,7 @@ impl<P: Protocol> Learned<P> {
         }
     }
 
-    /// Puts `entry` behind all others: into a new block, or into a new leaf.
+    /// Puts `entry` after all others: into a new block, or into a new leaf.
     fn append(&self, spot: &Spot<'_>, entry: Entry) -> Result<(), Restart> {
         let (leaf, arena) = (spot.leaf, &self.tree.arena);
         let lock = leaf.0.version().lock(spot.version)?;
@@ -129,7 +132,7 @@ impl<P: Protocol> Learned<P> {
         }
         let last = leaf.block(leaf.shape().end() - 1).slice(WIDTH - 1);
         if leaf.run_misfits() {
-            // The run goes on in the subtree.
+            // The restart continues the run in the subtree.
             self.plant(spot, lock, &leaf.entries(), RUN_FILL)?;
             return Err(Restart);
         }
@@ -141,7 +144,7 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// Puts `entry` before all others: into a new block, or into the leaf alone, whose slots move on to a new one.
+    /// Puts `entry` before all others: into a new block, or alone into the leaf, whose slots move to a new one.
     fn prepend(&self, spot: &Spot<'_>, entry: Entry) -> Result<(), Restart> {
         let (leaf, arena) = (spot.leaf, &self.tree.arena);
         let lock = leaf.0.version().lock(spot.version)?;
@@ -171,7 +174,7 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// Moves what is behind `place` to a new leaf, so that `entry` and those that follow it are appended.
+    /// Moves the slots from `place` on to a new leaf, so that `entry` and those that follow it are appended.
     fn cut(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<(), Restart> {
         let (leaf, arena) = (spot.leaf, &self.tree.arena);
         let shape = leaf.shape();
@@ -193,7 +196,7 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// Moves what is behind `place` to a new leaf, for `entry` and those that come before it in turn.
+    /// Moves the slots from `place` on to a new leaf, after `entry` and those that will come before it in turn.
     fn cut_below(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<(), Restart> {
         let (leaf, arena) = (spot.leaf, &self.tree.arena);
         let lock = leaf.0.version().lock(spot.version)?;
@@ -214,14 +217,14 @@ impl<P: Protocol> Learned<P> {
             right.train(arena, &[&[entry], behind].concat());
         }
         leaf.cut_at(arena, place);
-        // All that is to come before `entry` belongs to the right.
+        // All slices that will come before `entry` belong to the right leaf.
         self.link_right(leaf, fresh, above, last + 1);
         lock.done();
         P::reached(Point::ArraySplit);
         Ok(())
     }
 
-    /// Builds the leaf anew with `entry`: as one array with room, as two, or as a subtree.
+    /// Rebuilds the leaf with `entry`: as one array with room, as two, or as a subtree.
     fn expand_or_split(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<(), Restart> {
         let leaf = spot.leaf;
         let lock = leaf.0.version().lock(spot.version)?;
@@ -256,18 +259,19 @@ impl<P: Protocol> Learned<P> {
         self.split(spot, lock, all)
     }
 
-    /// Puts a subtree of `all` into the place of the locked leaf, or of all leaves.
+    /// Puts a subtree of `all` in the place of the locked leaf, or one of everything in the place of all leaves.
     fn plant_misfit(&self, spot: &Spot<'_>, lock: Locked<'_>, all: &[Entry]) -> Result<(), Restart> {
         if self.is_small(spot) {
             drop(lock);
             self.plant_all(spot)?;
-            // The entry goes into the subtree.
+            // The restart inserts the entry into the subtree.
             return Err(Restart);
         }
         self.plant(spot, lock, all, FILL)
     }
 
-    /// Divides the leaf for `slice` if its model fits badly. Best effort: if not now, it is divided when it grows.
+    /// Divides the leaf for `slice` if its model fits badly. Best effort: a leaf that is not divided now is divided
+    /// when it grows.
     fn divide_misfit(&self, slice: u64) {
         let Ok(spot) = self.try_spot(slice, Prepare::ForSplit) else { return };
         if spot.leaf.is_misfit()
@@ -278,7 +282,7 @@ impl<P: Protocol> Learned<P> {
         }
     }
 
-    /// Builds two leaves of `all`, which is to replace the locked leaf's slots, and divides them further if they misfit.
+    /// Builds two leaves of `all`, which replaces the locked leaf's slots, and divides them further if they fit badly.
     fn split(&self, spot: &Spot<'_>, lock: Locked<'_>, all: &[Entry]) -> Result<(), Restart> {
         let (leaf, arena, cut) = (spot.leaf, &self.tree.arena, all.len() / 2);
         let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
@@ -294,12 +298,13 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// Adds a leaf of entries that are all behind the last one's, which is idle; an empty index takes them into its only leaf.
+    /// Adds a leaf of entries that all come after the last one of an idle index. An empty index takes them into its
+    /// only leaf.
     pub(super) fn append_whole(&self, entries: &[Entry]) -> Result<(), Restart> {
         let spot = self.try_spot(u64::MAX, Prepare::ForSplit)?;
         let (leaf, arena) = (spot.leaf, &self.tree.arena);
         let last = leaf.entries().last().copied();
-        // An empty leaf that is not the only one may begin behind these entries.
+        // An empty leaf that is not the only one may begin after these entries.
         if last.map_or(spot.parent.is_some(), |last| last.slice >= entries[0].slice) {
             return Err(Restart);
         }
@@ -327,7 +332,8 @@ impl<P: Protocol> Learned<P> {
         self.lead_to(above, leaf.0, separator, node);
     }
 
-    /// Sets the back link of the leaf at `address`, if there is one. The caller holds the lock of the leaf that leads to it.
+    /// Sets the back link of the leaf at `address`, if there is one. The caller holds the lock of the leaf whose `next`
+    /// it is.
     pub(super) fn set_previous_of(address: u64, previous: u64) {
         if address != 0 {
             // SAFETY: the address is the `next` of a leaf that the caller has locked, hence a live leaf.
@@ -340,7 +346,7 @@ impl<P: Protocol> Learned<P> {
         self.lock_over(spot.cell, spot.parent, spot.leaf.0)
     }
 
-    /// Locks what leads to `child`: its parent, or the cell if `child` is the root. A new root is made ready beforehand.
+    /// Locks what leads to `child`: its parent, or the cell if `child` is the root. A new root is prepared beforehand.
     fn lock_over<'a>(&'a self, cell: u64, parent: Option<Parent<'a>>, child: Node<'a>) -> Result<Above<'a>, Restart> {
         if let Some(Parent { inner, version }) = parent {
             return Ok(Above::Inner { lock: inner.0.version().lock(version)?, inner });
@@ -391,7 +397,7 @@ impl<P: Protocol> Learned<P> {
 }
 
 impl Gapped<'_> {
-    /// Builds, and remembers how well the model fits and how many slots there were.
+    /// Builds the array, and records how well the model fits and how many slots there were.
     pub(super) fn train(self, arena: &crate::common::arena::Arena, entries: &[Entry]) {
         let misfit = self.build(arena, entries);
         let (last, runs) = self.last_insert();

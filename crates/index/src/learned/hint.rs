@@ -1,6 +1,8 @@
-//! Hints (`docs/adr/0020`): a leaf's number and a slot, of any age. As in the B+-tree (`crate::btree::hint`), which has those of subtrees.
+//! Hints (`docs/adr/0020`): a leaf's number and a slot, of any age. As in the B+-tree (`crate::btree::hint`), which
+//! handles the hints of subtrees.
 //!
-//! A leaf may have been trained anew since, so its model leads on where the slots beside the hinted one do not hold the reference.
+//! A leaf may have been retrained since. Where the slots beside the hinted one do not hold the reference, the leaf's
+//! model leads to it.
 
 use super::Learned;
 use super::gapped::{Gapped, Place};
@@ -12,16 +14,16 @@ use crate::common::version::Restart;
 use crate::{Hinted, Ref};
 use std::sync::atomic::{Ordering, fence};
 
-/// What a look into one leaf gave.
+/// The result of looking into one leaf.
 enum Look<'a> {
     /// The reference is at this place, at this version of the leaf.
     Here(Place, u64),
-    /// It is not where it should be; the leaf's neighbour to the right, if it has one.
+    /// The reference is not where it should be; with the leaf's neighbour to the right, if it has one.
     NotHere(Option<Node<'a>>),
 }
 
 impl<P: Protocol> Learned<P> {
-    /// See [`crate::Index::prefetch_hint`]: where the slot lies is known only from the header.
+    /// See [`crate::Index::prefetch_hint`]. The header must be read, since only it tells where the slot lies.
     pub(super) fn prefetch_hinted(&self, hint: u64) {
         let Some(node) = self.tree.arena.node(parts_of(hint).0) else { return };
         if node.meta().class() == LEAF_HEAD {
@@ -68,12 +70,14 @@ impl<P: Protocol> Learned<P> {
         let (leaf, slot) = parts_of(hint);
         let node = self.tree.arena.node(leaf)?;
         let is_leaf = node.meta().class() == LEAF_HEAD;
-        // A node in its first life gets its class after it was marked as not yet alive: whoever has seen the class sees the mark, or that the node is complete (G2).
+        // A node in its first life gets its class after it was marked as not yet alive. So a thread that has seen the
+        // class sees either the mark or a complete node (G2).
         fence(Ordering::Acquire);
         Some((node, is_leaf.then(|| Place::of_slot(slot))))
     }
 
-    /// Looks for `reference` in the leaf: at the place and beside it, if one is given, then where the model says that the key is.
+    /// Looks for `reference` in the leaf: first at the place and beside it, if one is given, then where the model puts
+    /// the key.
     fn look<'a>(node: Node<'a>, place: Option<Place>, key: &[u8], reference: Ref) -> Result<Look<'a>, Restart> {
         let version = node.version().try_read()?;
         let leaf = Gapped(node);
@@ -92,7 +96,8 @@ impl<P: Protocol> Learned<P> {
         })
     }
 
-    /// Replaces `old` if the leaf holds it. What was seen at the version is there still when the leaf is locked at it.
+    /// Replaces `old` if the leaf holds it. The leaf is locked at the version of the search, so `old` is still there
+    /// then.
     fn replace_in_leaf<'a>(node: Node<'a>, place: Option<Place>, key: &[u8], old: Ref, new: Ref) -> Result<Look<'a>, Restart> {
         let look = Self::look(node, place, key, old)?;
         if let Look::Here(at, version) = look {

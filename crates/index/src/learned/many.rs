@@ -1,6 +1,7 @@
-//! Many lookups at once, in three steps that all of a group take together, so that their cache misses overlap: down to the leaf's header, to
-//! the predicted block, to the slot. What a step cannot settle for a key (a prediction that misses, a writer at work) is looked up singly
-//! at the end, when its lines are on their way. Keys in subtrees go on as in the B+-tree.
+//! Many lookups at once, in three steps that all lookups of a group take together, so that their cache misses overlap:
+//! to the leaf's header, to the predicted block, to the slot. A key that a step cannot settle (because a prediction
+//! misses, or a writer is at work) is looked up singly at the end, when its lines are on their way. Keys in subtrees
+//! are looked up as in the B+-tree.
 
 use super::Learned;
 use super::gapped::{Gapped, Shape};
@@ -67,7 +68,7 @@ impl<P: Protocol> Learned<P> {
 }
 
 impl Walk<'_> {
-    /// The reference, if it is where it should be. Else starts loading the block where it may be instead.
+    /// Returns the reference if it is where it should be. Otherwise starts loading the block where it may be instead.
     #[inline(always)]
     fn finish(self) -> Option<Ref> {
         let (shape, leaf) = (self.shape, self.leaf);

@@ -1,31 +1,35 @@
-//! The learned ordered index: c-ALEX (NStore, section III-B, after ALEX, SIGMOD 2020) over keys of eight bytes, with B+-trees (`crate::btree`)
-//! in the places of leaves where no line fits the keys, or where they are not eight bytes long.
+//! The learned ordered index: c-ALEX (NStore, section III-B, after ALEX, SIGMOD 2020) over keys of eight bytes.
+//! B+-trees (`crate::btree`) take the places of leaves where no line fits the keys, or where keys are not eight bytes
+//! long.
 //!
 //! # Structure
 //!
-//! Inner nodes and leaves are gapped arrays (`gapped`): sorted slots in blocks of two cache lines, a linear model that predicts the block of a
-//! slice, and exponential search from there. A leaf holds up to 4096 slots (64 KiB), an inner node up to 12,288 (192 KiB), so that five
-//! million keys have one inner node, whose lines stay in the cache like the leaves' headers. A lookup of an eight-byte key then waits once for
-//! memory: for the two lines of the predicted block, slices and values, which it loads together.
+//! Inner nodes and leaves are gapped arrays (`gapped`): sorted slots in blocks of two cache lines, a linear model that
+//! predicts the block of a slice, and exponential search from there. A leaf holds up to 4096 slots (64 KiB), an inner
+//! node up to 12,288 (192 KiB). So five million keys have one inner node, whose lines stay in the cache as the leaves'
+//! headers do. A lookup of an eight-byte key then waits for memory once: for the two lines of the predicted block,
+//! slices and values, which it loads together.
 //!
-//! Subtrees (`subtree`) are searched, scanned and changed by the B+-tree's own code. Keys that no line fits from the beginning, and strings,
-//! live in one that is the root.
+//! Subtrees (`subtree`) are searched, scanned and changed by the B+-tree's own code. Keys that no line fits from the
+//! beginning, and strings, live in a subtree that is the root.
 //!
 //! # Thread safety
 //!
-//! Optimistic lock coupling with a version per node, as in the B+-tree: lookups and scans store nothing and take no lock. An array is rebuilt in
-//! place under its lock; headers and pages are type-stable, so a reader that is on its way meanwhile reads harmless words, and starts again.
+//! Optimistic lock coupling with a version per node, as in the B+-tree: lookups and scans store nothing and take no
+//! lock. An array is rebuilt in place under its lock. Headers and pages are type-stable, so a reader that is on its way
+//! meanwhile reads harmless words, and starts again.
 //!
 //! # Invariants
 //!
 //! B1–B2 in `block`, G1–G3 in `gapped`, S1–S2 in `subtree`, the B+-tree's in subtrees, and:
 //!
-//! * X1. The first separator of an inner node is the lower end of its range; a child's range ends where the next one's begins.
-//! * X2. A leaf's range of slices changes only under its lock, with a new version; and so do its links, except that the `previous` of a
-//!   leaf changes under the lock of the leaf whose `next` it is. There is no link to or from a subtree: where one is missing, a scan
-//!   goes on from the root.
-//! * X3. A leaf that empties stays only if it is its parent's only child, or the root, or has no leaf beside it. It may get neighbours later, when
-//!   inner nodes merge. Inner nodes are never empty.
+//! * X1. The first separator of an inner node is the lower end of its range; a child's range ends where the next
+//!   child's begins.
+//! * X2. A leaf's range of slices changes only under its lock, with a new version. So do its links, except that the
+//!   `previous` of a leaf changes under the lock of the leaf whose `next` it is. No link leads to or from a subtree:
+//!   where a link is missing, a scan goes on from the root.
+//! * X3. A leaf that becomes empty stays only if it is its parent's only child, or the root, or has no leaf beside it.
+//!   It may get neighbours later, when inner nodes merge. Inner nodes are never empty.
 //! * X4. A leaf knows the lower end of its range, which never changes.
 //!
 //! # Crash
@@ -62,12 +66,12 @@ use gapped::Gapped;
 use std::sync::atomic::Ordering;
 use subtree::{SubtreeOf, is_subtree};
 
-/// The learned index. See the module's head.
+/// The learned index. See the head of the module.
 pub type LearnedIndex = Learned<Sound>;
 
 /// The learned index with the steps of its protocol exposed to tests.
 pub struct Learned<P: Protocol> {
-    /// Node memory, the count of keys, the cell of the root (of an array or of a subtree) and the subtrees.
+    /// Node memory, the count of keys, the root's cell (of an array or of a subtree) and the subtrees.
     tree: BTree<P>,
 }
 
@@ -100,7 +104,7 @@ impl<P: Protocol> Index for Learned<P> {
     type Token = Token;
     type Prepared = Located<Token>;
 
-    /// Loads the root's header, which mostly is in the cache. The rest is a matter of the search itself.
+    /// Starts loading the root's header, which is usually in the cache. The levels below are left to the search itself.
     #[inline(always)]
     fn prefetch(&self, _key: Key<'_>) {
         hither_sync::prefetch_read(self.tree.root.address.load(Ordering::Relaxed) as *const u8);
@@ -152,7 +156,8 @@ impl<P: Protocol> Index for Learned<P> {
     #[inline]
     fn lock_place<R: Resolver>(&self, key: Key<'_>, prepared: Located<Token>, _resolver: &R) -> (Located<Token>, bool) {
         let located = if self.tree.still_holds(prepared.token) { prepared } else { self.locate_slot(key.bytes) };
-        // Leaves of subtrees are claimed as in the B+-tree; those of many more keys are not kept from others over a flush.
+        // Leaves of subtrees are claimed as in the B+-tree. Learned leaves hold many more keys and are not claimed over
+        // a flush.
         let claimed = self.is_in_subtree(located.token) && self.tree.claim_place(located.token);
         (located, claimed)
     }

@@ -1,9 +1,9 @@
 //! A linear model from slices to blocks: one subtraction, one multiplication, one addition, two conversions.
 //!
-//! Differences are signed and counted from the middle of the range, so that they fit into a float's sign and 63 bits for every range; the
-//! float then keeps 53 of them, which is more than any array has blocks by far.
+//! Differences are signed and counted from the middle of the range, so that for every range they fit into a sign and 63
+//! bits. The float then keeps 53 of these bits, far more than needed for the number of blocks of any array.
 
-/// block = start + (slice − middle) · slope, rounded down. Finite, always.
+/// block = start + (slice − middle) · slope, rounded down. All parameters are always finite.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Model {
     pub(super) middle: u64,
@@ -12,19 +12,20 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Everything is predicted at this block.
+    /// A model that predicts this block for every slice.
     pub(super) const fn constant(block: usize) -> Model {
         Model { middle: 0, slope: 0.0, start: block as f64 }
     }
 
-    /// The prediction, not yet bounded. Far beyond the range that the line was made for it may be anything.
+    /// The prediction, not yet bounded. Far beyond the range that the line was made for, it may be anything.
     #[inline(always)]
     pub(super) fn predict(self, slice: u64) -> i64 {
         let x = (slice.wrapping_sub(self.middle) as i64 as f64) * self.slope + self.start;
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_mm_cvttsd_si64, _mm_set_sd};
-            // SAFETY: SSE2 is part of x86-64. Unlike a cast this is one instruction; what does not fit becomes the least number.
+            // SAFETY: SSE2 is part of x86-64. Unlike a cast, this is one instruction; a value that does not fit becomes
+            // the least number.
             unsafe { _mm_cvttsd_si64(_mm_set_sd(x)) }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -80,7 +81,7 @@ mod tests {
     fn odd_lines_predict_something() {
         for slices in [vec![0], vec![u64::MAX], vec![0, u64::MAX], vec![5, 6], vec![0, 1, u64::MAX - 1, u64::MAX]] {
             let model = Model::fit(slices.clone().into_iter(), 0.2);
-            // Within half of all slices from the middle; beyond, a prediction may be anything.
+            // Checked within half of all slices from the middle; beyond that, a prediction may be anything.
             let (low, high) = (slices[0], slices[slices.len() - 1]);
             let found = [0, 1, 2, 3, 4].map(|i| model.predict(low + (high - low) / 4 * i));
             assert!(found.is_sorted(), "{slices:?}: {found:?}");

@@ -13,7 +13,7 @@ use crate::common::slice::slice_at;
 use crate::common::version::{Restart, retry};
 use crate::{Located, Look, Ref, Resolver};
 
-/// The rank of a key of eight bytes: the only ones in leaves.
+/// The rank of a key of eight bytes. Leaves hold no other keys.
 pub(super) const WORD: u8 = 8;
 
 /// A slot of a leaf, or the place where it would go.
@@ -30,13 +30,13 @@ pub(super) struct Slot<'a> {
 /// The end of a search.
 pub(super) enum Found<'a> {
     Leaf(Slot<'a>),
-    /// The key is not eight bytes long, so it is not in the leaf that it leads to.
+    /// The key is not eight bytes long, so it is not in the leaf to which it leads.
     Foreign(Slot<'a>),
     Subtree(FoundBelow<'a>),
 }
 
 impl Slot<'_> {
-    /// As a token and a candidate.
+    /// The result as a token and a candidate.
     #[inline(always)]
     fn located(&self) -> Located<Token> {
         let place = if self.value != 0 { Token::EXACT | Token::FOUND } else { Token::EXACT };
@@ -101,7 +101,7 @@ impl<P: Protocol> Learned<P> {
         self.try_find(key).unwrap_or_else(|Restart| retry(|| self.try_find(key)))
     }
 
-    /// The verified reference of `key`.
+    /// Returns the verified reference of `key`.
     #[inline(always)]
     pub(super) fn lookup<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
         if let Ok(word) = <[u8; 8]>::try_from(key)
@@ -112,7 +112,7 @@ impl<P: Protocol> Learned<P> {
         self.lookup_any(key, resolver)
     }
 
-    /// See [`crate::Index::peek`]. A function of its own, as in the hash index.
+    /// See [`crate::Index::peek`]. Not inlined, for the same reason as in the hash index.
     #[inline(never)]
     pub(super) fn peek_word<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
         if let Ok(found) = self.try_peek(u64::from_be(key))
@@ -123,8 +123,8 @@ impl<P: Protocol> Learned<P> {
         (Ref::NONE, T::default())
     }
 
-    /// One attempt to look up a key of eight bytes. How many lookups overlap is a matter of how many instructions fit into the processor's
-    /// window, so this does nothing else; whatever is not so simple starts again.
+    /// One attempt to look up a key of eight bytes. How many lookups overlap depends on how many instructions fit into
+    /// the processor's window, so this does nothing else; every less simple case restarts.
     #[inline(always)]
     fn try_word(&self, slice: u64) -> Result<Ref, Restart> {
         let (node, version) = self.descend(slice)?;

@@ -1,9 +1,9 @@
 //! Iteration in key order, forward and backward, through leaves and subtrees.
 //!
-//! A leaf is read in runs of at most [`RUN`] slots, each validated as a whole. The step to a neighbour is coupled, as in the B+-tree
-//! (`btree::cursor`), whose cursors read the subtrees. From a leaf or subtree that has no link to its neighbour, a scan goes on by a search for the end
-//! of its range: all that is before it was read. Whenever a version has changed, the scan looks for its place again, behind the last key
-//! that it returned.
+//! A leaf is read in runs of at most [`RUN`] slots, each validated as a whole. The step to a neighbour is coupled, as
+//! in the B+-tree (`btree::cursor`), whose cursors read the subtrees. From a leaf or subtree without a link to its
+//! neighbour, a scan goes on by a search for the end of its range: everything before that end has been read. Whenever a
+//! version has changed, the scan looks for its place again, after the last key that it returned.
 
 use super::Learned;
 use super::block::{Block, WIDTH};
@@ -20,10 +20,11 @@ use crate::{Ref, Resolver, SortedPiece, Start};
 use std::cmp::Ordering;
 use std::ops::Range;
 
-/// Slots read between two validations.
+/// Number of slots read between two validations.
 const RUN: usize = 256;
 
-/// What a cursor collects slots in, those of subtrees and those of learned leaves, which are keys of eight bytes.
+/// A list in which a cursor collects slots: those of subtrees, and those of learned leaves, which are keys of eight
+/// bytes.
 trait Collecting: Slots {
     /// Appends slots of a block.
     fn add_block(&mut self, block: Block<'_>, slots: Range<usize>, backward: bool);
@@ -67,7 +68,7 @@ struct Cursor<'a> {
     backward: bool,
 }
 
-/// A child and its range of slices: from the one bound, and below the other if there is one.
+/// A child, and its range of slices: from `low`, and below `high` if there is one.
 pub(super) struct Ranged<'a> {
     pub(super) node: Node<'a>,
     version: u64,
@@ -118,7 +119,7 @@ impl<P: Protocol> Learned<P> {
         );
     }
 
-    /// One attempt to place a cursor that is going to read `room` slots.
+    /// One attempt to place a cursor that will read `room` slots.
     fn seek<'a, R: Resolver>(&'a self, start: Start<'_>, backward: bool, room: usize, resolver: &R) -> Result<Cursor<'a>, Restart> {
         let (key, inclusive) = match start {
             Start::At(key) => (key, true),
@@ -140,8 +141,8 @@ impl<P: Protocol> Learned<P> {
         Ok(Cursor { inside, backward })
     }
 
-    /// Places a cursor in the leaf or subtree for `slice`: before the first key that is greater than `key` or, if `inclusive`, equal to it (backward:
-    /// mirrored).
+    /// Places a cursor in the leaf or subtree for `slice`: before the first key that is greater than `key` or, if
+    /// `inclusive`, equal to it (backward: mirrored).
     #[inline(always)]
     fn seek_in<'a, R: Resolver>(
         &'a self,
@@ -162,7 +163,7 @@ impl<P: Protocol> Learned<P> {
         leaf.prefetch_run(shape, leaf.predict(shape, wanted), backward, room);
         let Hit { place, value } = leaf.find(shape, wanted);
         node.version().check(version)?;
-        // Whether the cut lies behind the slot: forward, the slot is left out; backward, it is the first one taken.
+        // Whether the cut lies after the slot: forward, the slot is then left out; backward, it is the first one taken.
         let is_behind = match WORD.cmp(&rank) {
             order if value != 0 => order == Ordering::Less || (order == Ordering::Equal && inclusive == backward),
             _ => false,
@@ -171,7 +172,7 @@ impl<P: Protocol> Learned<P> {
         Ok(Cursor { inside: Inside::Leaf(LeafCursor { leaf, version, at }), backward })
     }
 
-    /// The leaf or subtree for `slice` with its range.
+    /// The leaf or subtree for `slice`, with its range.
     pub(super) fn descend_ranged(&self, slice: u64) -> Result<Ranged<'_>, Restart> {
         let (mut node, mut version) = self.tree.top()?;
         let (mut low, mut high) = (0, None);
@@ -189,7 +190,7 @@ impl<P: Protocol> Learned<P> {
     }
 }
 
-/// The first of all keys with this slice: keys that end sooner are padded with zeros.
+/// The first of all keys with this slice. Slices of shorter keys are padded with zeros, so it has no trailing zeros.
 fn first_key(slice: &[u8; 8]) -> &[u8] {
     let zeros = slice.iter().rev().take_while(|byte| **byte == 0).count();
     &slice[..8 - zeros]
@@ -202,7 +203,7 @@ impl Gapped<'_> {
         if backward { Place { block: shape.end().saturating_sub(1), index: WIDTH } } else { Place { block: shape.first(), index: 0 } }
     }
 
-    /// Starts loading the values of the next blocks from `b` on, enough for `room` slots.
+    /// Starts loading the values of the next blocks after `b` (backward: before it), enough for `room` slots.
     #[inline(always)]
     fn prefetch_run(self, shape: Shape, b: usize, backward: bool, room: usize) {
         let blocks = room.min(RUN) / 6 + 1;
@@ -214,8 +215,8 @@ impl Gapped<'_> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Appends up to `limit` references to `out` and moves behind them; fewer mean that the end was reached. If it fails,
-    /// what it has appended is valid, and the cursor is not.
+    /// Appends up to `limit` references to `out` and moves past them; fewer mean that the end was reached. If it fails,
+    /// the references appended so far are valid, but the cursor is not.
     fn run<P: Protocol, R: Resolver, S: Collecting>(
         &mut self,
         index: &'a Learned<P>,
@@ -235,7 +236,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes to the next (backward: previous) leaf or subtree; false at the end.
+    /// Goes to the next (backward: previous) leaf or subtree; returns false at the end.
     fn step<P: Protocol, R: Resolver>(&mut self, index: &'a Learned<P>, room: usize, resolver: &R) -> Result<bool, Restart> {
         let range = match &self.inside {
             Inside::Leaf(cursor) => {
@@ -277,7 +278,7 @@ impl<'a> LeafCursor<'a> {
         }
     }
 
-    /// Reads up to `room` slots upward; where it ended.
+    /// Reads up to `room` slots upward; returns where it ended.
     #[inline(always)]
     fn read_up<S: Collecting>(&self, mut room: usize, out: &mut S) -> Place {
         let (end, mut at) = (self.leaf.shape().end(), self.at);
@@ -295,7 +296,7 @@ impl<'a> LeafCursor<'a> {
         at
     }
 
-    /// Reads up to `room` slots downward; where it ended.
+    /// Reads up to `room` slots downward; returns where it ended.
     #[inline(always)]
     fn read_down<S: Collecting>(&self, mut room: usize, out: &mut S) -> Place {
         let (shape, mut at) = (self.leaf.shape(), self.at);
@@ -333,7 +334,7 @@ impl<'a> LeafCursor<'a> {
         let (node, version) = index.tree.follow(self.leaf.0, self.version, next)?;
         let leaf = Gapped(node);
         if backward {
-            // A writer may be between the two links; only the forward one decides.
+            // A writer may be between its changes of the two links; only the forward link decides.
             let linked = leaf.next() == self.leaf.0.address();
             node.version().check(version)?;
             self.leaf.0.version().check(self.version)?;

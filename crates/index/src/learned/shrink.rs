@@ -1,7 +1,8 @@
-//! Deletes that change the structure: leaves that empty, sparse nodes that are built smaller or merge.
+//! Deletes that change the structure: leaves that become empty, sparse nodes that are rebuilt smaller or merge.
 //!
-//! A leaf that loses its last slot leaves in the same step, unless no other leaf is beside it: then it stays, empty. Nodes merge with a
-//! neighbour under the same parent; subtrees merge with none. All nodes concerned are locked at the versions of the search.
+//! A leaf that loses its last slot is unlinked in the same step, unless no other leaf is beside it: then it stays,
+//! empty. Nodes merge with a neighbour under the same parent; subtrees merge with none. All nodes concerned are locked
+//! at the versions of the search.
 
 use super::Learned;
 use super::gapped::{Gapped, Place};
@@ -13,30 +14,31 @@ use crate::common::node::Node;
 use crate::common::version::{Locked, Restart};
 use std::sync::atomic::Ordering;
 
-/// Two leaves merge if they have at most this many slots in use; they are looked at when one falls to a power of two.
+/// Two leaves merge if together they have at most this many slots in use. They are examined when one shrinks to a power
+/// of two.
 const MERGE_LEAVES: usize = 512;
-/// Two inner nodes merge if they have at most this many children and one has at most [`FEW`].
+/// Two inner nodes merge if together they have at most this many children and one has at most [`FEW`].
 const MERGE_INNER: usize = 4096;
 const FEW: usize = 4;
-/// An array of more blocks than this is built smaller when fewer than two slots are in use in each on average.
+/// An array of more blocks than this is rebuilt smaller when fewer than two slots per block are in use on average.
 const SMALL: usize = 16;
 
 /// Two neighbouring nodes and what leads to them, all locked.
 struct Pair<'a> {
     parent: Gapped<'a>,
-    /// Where the right one's separator is.
+    /// The place of the right node's separator.
     separator: Place,
     left: Gapped<'a>,
     right: Gapped<'a>,
     parent_lock: Locked<'a>,
     left_lock: Locked<'a>,
     right_lock: Locked<'a>,
-    /// Set if the parent is the root and will be left with one child: that child becomes the root.
+    /// Set if the parent is the root and will have only one child left: that child becomes the root.
     collapse: Option<Locked<'a>>,
 }
 
 impl<P: Protocol> Learned<P> {
-    /// Removes the slot that a search found, and with it the leaf if that empties.
+    /// Removes the slot that a search found, and its leaf too if that becomes empty.
     pub(super) fn remove_slot(&self, slot: &Slot<'_>, slice: u64) -> Result<(), Restart> {
         if slot.leaf.count() == 1 {
             return self.remove_last(slot, slice);
@@ -72,7 +74,8 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// After a delete: builds the leaf smaller or merges it with a neighbour if it has become sparse. Best effort.
+    /// Called after a delete: if the leaf has become sparse, rebuilds it smaller or merges it with a neighbour. Best
+    /// effort.
     #[inline(always)]
     pub(super) fn mend_sparse(&self, leaf: Gapped<'_>, key: &[u8]) {
         let (count, blocks) = (leaf.count(), leaf.shape().blocks());
@@ -109,7 +112,7 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// Merges an inner node that has few children with a neighbour; whether it did.
+    /// Merges an inner node that has few children with a neighbour; returns whether it did.
     pub(super) fn merge_inner<'a>(&'a self, cell: u64, parent: Parent<'a>, at: Parent<'a>, slice: u64) -> Result<bool, Restart> {
         if at.inner.count() > FEW || parent.inner.count() < 2 {
             return Ok(false);
@@ -120,8 +123,9 @@ impl<P: Protocol> Learned<P> {
         Ok(true)
     }
 
-    /// Locks `node`, the child of `parent` for `slice`, with the neighbour to its left, or to its right if there is none to the left; `None`, with nothing locked, if neither can
-    /// merge with it, or both together have more than `most` slots.
+    /// Locks `node`, the child of `parent` for `slice`, with the neighbour to its left, or with the one to its right if
+    /// there is none to the left that can merge. Returns `None`, with nothing locked, if neither can merge with it, or
+    /// if both together have more than `most` slots.
     fn lock_pair<'a>(
         &'a self,
         cell: u64,
@@ -141,7 +145,8 @@ impl<P: Protocol> Learned<P> {
         let child = |at: Place| {
             let address = inner.block(at.block).address(at.index);
             inner.0.version().check(parent.version)?;
-            // SAFETY: the parent's version says that the address is a live child's (N2); the caller's pin keeps it from being recycled.
+            // SAFETY: the parent's version says that the address is a live child's (N2); the caller's pin keeps it from
+            // being recycled.
             Ok(unsafe { Node::from_address(address) })
         };
         let mut partner = None;
@@ -154,12 +159,13 @@ impl<P: Protocol> Learned<P> {
         let (other, two) = (Gapped(other), inner.count() == 2);
         let other_version = other.0.version().try_read()?;
         inner.0.version().check(parent.version)?;
-        // Before the locks, which hold up readers: at these versions the counts are so.
+        // Checked before locking, since locks hold up readers: at these versions the counts are valid.
         if node.count() + other.count() > most {
             return Ok(None);
         }
         let is_root = self.tree.root.address.load(Ordering::Acquire) == inner.0.address();
-        // Another root than the parent says nothing: the cell's version is checked by its lock, the parent's by its own.
+        // A root other than the parent proves nothing: the cell's version is checked when the cell is locked, and the
+        // parent's when the parent is locked.
         let collapse = if two && is_root { Some(self.tree.root.version.lock(cell)?) } else { None };
         let parent_lock = inner.0.version().lock(parent.version)?;
         let lock = node.0.version().lock(version)?;
@@ -171,7 +177,7 @@ impl<P: Protocol> Learned<P> {
         Ok(Some(Pair { parent: inner, separator, left, right, parent_lock, left_lock, right_lock, collapse }))
     }
 
-    /// Moves all slots of the right node to the left one and lets the right one go.
+    /// Moves all slots of the right node to the left one and unlinks the right one.
     fn merge_pair(&self, pair: Pair<'_>) {
         let Pair { parent, separator, left, right, parent_lock, left_lock, right_lock, collapse } = pair;
         let arena = &self.tree.arena;
@@ -216,7 +222,7 @@ impl<P: Protocol> Learned<P> {
 }
 
 impl Gapped<'_> {
-    /// Gives all pages back; the header is to be retired, or to take over others'.
+    /// Releases all pages; the header must then be retired, or take over the pages of another one.
     pub(super) fn free_pages(self, arena: &crate::common::arena::Arena) {
         self.pages().for_each(|p| arena.free_page(self.page(p)));
         self.set_pages(0..0);

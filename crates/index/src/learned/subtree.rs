@@ -1,13 +1,15 @@
 //! B+-trees in the places of leaves: for slices that no line fits, and for keys that are not eight bytes long.
 //!
-//! A *subtree* is a B+-tree (`crate::btree`) over the slices of one child's range, with its layers below it. Its root stands where a leaf would,
-//! in an inner node's slot or in the cell of the root; so it grows and shrinks by itself, and all that is said of the B+-tree holds
-//! for it. An index whose keys never fit a line is a B+-tree altogether: its root is a subtree's.
+//! A *subtree* is a B+-tree (`crate::btree`) over the slices of one child's range, with its layers below it. Its root
+//! stands where a leaf would, in an inner node's slot or in the cell of the root. So it grows and shrinks by itself,
+//! and everything documented for the B+-tree holds for it. An index whose keys never fit a line is a B+-tree
+//! altogether: its root is a subtree's.
 //!
 //! # Invariants
 //!
-//! * S1. A subtree stays: it may empty, but its range is never merged with a neighbour's, nor split.
-//! * S2. A child of an inner node or the root is a gapped array if its class is one of the two for their headers, else a subtree's root.
+//! * S1. A subtree stays: it may become empty, but its range is never split, or merged with a neighbour's.
+//! * S2. A child of an inner node, or the root, is a gapped array if its class is one of the two classes of their
+//!   headers; otherwise it is a subtree's root.
 
 use super::Learned;
 use super::block::Entry;
@@ -23,11 +25,12 @@ use crate::common::slice::slice_at;
 use crate::common::version::{Locked, Restart};
 use std::sync::atomic::Ordering;
 
-/// Slots per leaf of a new subtree, of 60: room for inserts anywhere, or only behind a run.
+/// Slots per leaf of a new subtree, of 60: with room for inserts anywhere ([`FILL`]), or only after a run
+/// ([`RUN_FILL`]).
 pub(super) const FILL: usize = 45;
 pub(super) const RUN_FILL: usize = 58;
 
-/// An index of at most this many leaves becomes one subtree.
+/// An index of at most this many leaves may become one subtree.
 const FEW_LEAVES: usize = 16;
 
 /// Whether `node` is a subtree's root (S2).
@@ -36,7 +39,7 @@ pub(super) fn is_subtree(node: Node<'_>) -> bool {
     node.meta().class() < LEAF_HEAD
 }
 
-/// The subtree of `key`, as what holds it.
+/// The holder of the subtree for `key`.
 pub(super) struct SubtreeOf<'a, 'k, P: Protocol> {
     pub(super) index: &'a Learned<P>,
     pub(super) key: &'k [u8],
@@ -66,7 +69,7 @@ impl<P: Protocol> Learned<P> {
         self.tree.arena.node(token.leaf).is_some_and(is_subtree)
     }
 
-    /// Puts a subtree of `entries`, with `fill` slots per leaf, into the place of the locked leaf.
+    /// Puts a subtree of `entries`, with `fill` slots per leaf, in the place of the locked leaf.
     pub(super) fn plant(&self, spot: &Spot<'_>, lock: Locked<'_>, entries: &[Entry], fill: usize) -> Result<(), Restart> {
         let (leaf, tree) = (spot.leaf, &self.tree);
         let above = match spot.parent {
@@ -96,10 +99,11 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// Whether the root leads to leaves alone, and few.
+    /// Whether the root is an inner node with few children, all of them leaves.
     pub(super) fn is_small(&self, spot: &Spot<'_>) -> bool {
         let Some(parent) = spot.parent.filter(|parent| parent.inner.count() <= FEW_LEAVES) else { return false };
-        // SAFETY: children of a parent that has not changed are live (N2); if it has, whoever locks it at its version will notice.
+        // SAFETY: children of a parent that has not changed are live (N2); if it has changed, a thread that locks it at
+        // its version notices.
         let child = |entry: &Entry| unsafe { Node::from_address(entry.value) };
         let children = parent.inner.entries();
         parent.inner.0.version().same(parent.version)
@@ -107,7 +111,8 @@ impl<P: Protocol> Learned<P> {
             && children.iter().all(|entry| child(entry).meta().class() == LEAF_HEAD)
     }
 
-    /// Makes an index that [`Learned::is_small`] one subtree: keys that no line fits from the beginning then cost what they cost in the B+-tree.
+    /// Makes an index that [`Learned::is_small`] one subtree: keys that no line fits from the beginning then cost as
+    /// much as in the B+-tree.
     pub(super) fn plant_all(&self, spot: &Spot<'_>) -> Result<(), Restart> {
         let (Some(parent), tree) = (spot.parent, &self.tree) else { return Err(Restart) };
         let cell = tree.root.version.lock(spot.cell)?;
@@ -129,7 +134,7 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// Unlocks an array that was unlinked, to be retired.
+    /// Unlocks an unlinked array as obsolete, to be retired.
     fn let_go(arena: &Arena, node: Node<'_>, lock: Locked<'_>) -> (u64, usize) {
         Gapped(node).free_pages(arena);
         lock.obsolete();
@@ -141,7 +146,8 @@ impl<P: Protocol> Learned<P> {
         if leaf.previous() == 0 {
             return Ok(None);
         }
-        // SAFETY: the back link of a live leaf leads to one that was its neighbour under the caller's pin, so it is not recycled.
+        // SAFETY: the back link of a live leaf leads to one that was its neighbour under the caller's pin, so it is not
+        // recycled.
         let previous = Gapped(unsafe { Node::from_address(leaf.previous()) });
         let version = previous.0.version().try_read()?;
         if previous.next() != leaf.0.address() {

@@ -1,4 +1,4 @@
-//! Installing references: compare and swap of a slot under its leaf's lock.
+//! Installing references: compare-and-swap of a slot under its leaf's lock.
 
 use super::Learned;
 use super::block::{Entry, WIDTH};
@@ -30,7 +30,7 @@ impl<P: Protocol> Learned<P> {
         }
     }
 
-    /// Goes straight to the token's slot if its leaf has not changed since and the search proved the place.
+    /// Goes straight to the token's slot, if the slot's leaf has not changed since and the search proved the place.
     #[inline]
     fn replace_at_token(&self, token: Token, key: &[u8], old: Ref, new: Ref) -> Result<(), Restart> {
         let node = self.tree.arena.node(token.leaf).ok_or(Restart)?;
@@ -65,7 +65,8 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// Counts keys after a slot of `leaf` was filled or removed, and mends the leaf if it has become sparse.
+    /// Updates the count of keys after a slot of `leaf` was filled or removed, and mends the leaf if it has become
+    /// sparse.
     #[inline(always)]
     pub(super) fn count_change(&self, leaf: Gapped<'_>, key: &[u8], old: Ref, new: Ref) {
         if old.is_none() {
@@ -76,7 +77,7 @@ impl<P: Protocol> Learned<P> {
         }
     }
 
-    /// One attempt by a search from the root.
+    /// One attempt, by a search from the root.
     fn try_replace<R: Resolver>(&self, key: &[u8], old: Ref, new: Ref, resolver: &R) -> Result<Result<(), Conflict>, Restart> {
         let found = self.try_find(key)?;
         let (Found::Leaf(slot) | Found::Foreign(slot)) = &found else {
@@ -117,7 +118,7 @@ impl<P: Protocol> Learned<P> {
         self.make_room(slot, entry)
     }
 
-    /// Puts a subtree into the place of a leaf that a key which is not eight bytes long leads to.
+    /// Puts a subtree in the place of the leaf to which a key leads that is not eight bytes long.
     #[cold]
     fn plant_at(&self, slot: &Slot<'_>, slice: u64) -> Result<(), Restart> {
         let spot = self.try_spot(slice, Prepare::ForSplit)?;
@@ -130,7 +131,7 @@ impl<P: Protocol> Learned<P> {
 }
 
 impl Gapped<'_> {
-    /// Inserts if there is a gap near, and notes it for runs.
+    /// Inserts if there is a gap nearby, and records the insert for runs.
     #[inline(always)]
     fn insert_noted(self, place: Place, entry: Entry) -> bool {
         let beside = self.beside(place);

@@ -1,4 +1,4 @@
-//! Several threads: what stays is seen, once and in order; what is written is not lost.
+//! Several threads: keys that stay are seen, once and in order; writes are not lost.
 
 use super::super::{FakeLog, Rng};
 use super::{delete, put, show};
@@ -6,10 +6,10 @@ use crate::{OrderedIndex, Ref, SortedPiece, Start};
 use hither_sync::epoch;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// How keys of a test are made from numbers.
+/// Makes a test's keys from numbers.
 type Maker = fn(u64) -> Vec<u8>;
 
-/// Eight-byte words and strings that need layers, by turns of the round.
+/// Eight-byte words, and strings that need layers, in turn by round.
 const MAKERS: [Maker; 3] = [
     |i| ((i << 16) | (i % 7)).to_be_bytes().to_vec(),
     |i| format!("dir-{:03}/file-{:05}", i % 50, i).into_bytes(),
@@ -20,7 +20,7 @@ const MAKERS: [Maker; 3] = [
     },
 ];
 
-/// Sets the flag when dropped, also by a panic, so that the other threads end.
+/// Sets the flag when dropped, even by a panic, so that the other threads end.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -47,7 +47,7 @@ pub fn scans_see_what_stays<I: OrderedIndex>(make: impl Fn() -> I, round: usize)
             scope.spawn(move || {
                 let mut rng = Rng::new(writer + 10 * round as u64);
                 while !stop.load(Ordering::Relaxed) {
-                    // Clusters, so that leaves split and empty.
+                    // Clusters, so that leaves split and become empty.
                     let from = rng.below(n as usize) as u64;
                     let mine = |i: &u64| i % 2 == 1 && i / 2 % 2 == writer;
                     for i in (from..(from + 300).min(n)).filter(mine) {
@@ -123,7 +123,7 @@ fn check_copy<I: OrderedIndex>(index: &I, log: &FakeLog, expected: &[Vec<u8>], l
     }
 }
 
-/// One pass over everything in chunks: strictly monotonic, and all of `expected` is there.
+/// One pass over everything in chunks: the keys are strictly monotonic, and all of `expected` are among them.
 fn check_scan<I: OrderedIndex>(index: &I, log: &FakeLog, expected: &[Vec<u8>], backward: bool, chunk: usize) {
     let _pin = epoch::pin();
     let mut keys: Vec<&[u8]> = Vec::new();
@@ -148,7 +148,7 @@ fn check_scan<I: OrderedIndex>(index: &I, log: &FakeLog, expected: &[Vec<u8>], b
     }
 }
 
-/// What a peek says of a key, if that is eight bytes long and it says anything.
+/// The result of a peek at a key, if the key is eight bytes long and the peek finds anything.
 fn peek<I: OrderedIndex>(index: &I, log: &FakeLog, key: &[u8]) -> Option<Ref> {
     let word = u64::from_ne_bytes(key.try_into().ok()?);
     let look = |reference: Ref, _: u64| log.is_entry_of(reference, key).then_some(());
@@ -194,7 +194,7 @@ pub fn gets_see_what_stays<I: OrderedIndex>(make: impl Fn() -> I, round: usize) 
     assert_eq!(index.len(), refs.len());
 }
 
-/// Threads fill and empty interleaved ranges; each finds its own keys after every step (Masstree: keys lost when leaves empty).
+/// Threads fill and empty interleaved ranges. Each finds its own keys after every step (Masstree: keys lost when leaves empty).
 pub fn leaves_empty_and_fill<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
     let (index, log, maker) = (make(), FakeLog::new(5), MAKERS[round % MAKERS.len()]);
     let threads = 3u64;
@@ -224,7 +224,7 @@ pub fn leaves_empty_and_fill<I: OrderedIndex>(make: impl Fn() -> I, round: usize
     assert!(index.is_empty());
 }
 
-/// Keys with long common prefixes, few at a time, by several threads: layers are made, cut in two and removed all the time.
+/// Several threads write keys with long common prefixes, few at a time: layers are made, cut in two and removed all the time.
 pub fn layers_come_and_go<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
     let (index, log) = (make(), FakeLog::new(6));
     let key_of = |rng: &mut Rng, thread: u8| {
@@ -261,7 +261,7 @@ pub fn layers_come_and_go<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
     assert!(index.is_empty());
 }
 
-/// The tree passes through its smallest sizes again and again while others look (root split and collapse).
+/// The tree passes through its smallest sizes again and again while another thread looks (root split and collapse).
 pub fn roots_grow_and_shrink<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
     let (index, log, maker) = (make(), FakeLog::new(8), MAKERS[round % MAKERS.len()]);
     let middle = maker(500);
@@ -332,8 +332,8 @@ pub fn installs_exclude<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
     assert_eq!(index.len(), n as usize);
 }
 
-/// Writers of neighbouring keys, which lock their places where the index does so, beside a collector that installs: nothing is lost, and a
-/// reference that a place was locked with stays there until its holder replaces it.
+/// Writers of neighbouring keys, which lock their places where the index supports it, run beside a collector that installs. Nothing is
+/// lost, and the reference with which a place was locked stays there until the holder replaces it.
 pub fn places_exclude<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
     let (index, log, maker) = (make(), FakeLog::new(11), MAKERS[round % MAKERS.len()]);
     let n = 200u64;
@@ -366,7 +366,7 @@ pub fn places_exclude<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
     assert_eq!(index.len(), n as usize);
 }
 
-/// Updates, deletes and inserts the keys that are `writer`'s.
+/// Updates, deletes and inserts the keys of `writer`.
 fn write_at_places<I: OrderedIndex>(index: &I, log: &FakeLog, maker: Maker, (writer, n): (u64, u64)) {
     let mut rng = Rng::new(writer);
     for step in 0..6000 {
@@ -380,7 +380,7 @@ fn write_at_places<I: OrderedIndex>(index: &I, log: &FakeLog, maker: Maker, (wri
     }
 }
 
-/// A single write beside a collector, with a pause as long as a flush on slow media if asked for. Returns what it replaced.
+/// A single write beside a collector; with `pause`, pauses as long as a slow flush takes. Returns the reference that it replaced.
 fn write_at_place<I: OrderedIndex>(index: &I, log: &FakeLog, key: &[u8], new: Ref, pause: bool) -> Ref {
     let _pin = epoch::pin();
     let hashed = log.key_of(key);
@@ -401,7 +401,7 @@ fn write_at_place<I: OrderedIndex>(index: &I, log: &FakeLog, key: &[u8], new: Re
     old
 }
 
-/// Collectors that follow hints, beside a writer whose keys come and go between theirs: every key keeps its newest reference, whatever moves.
+/// Collectors follow hints beside a writer whose keys come and go between theirs: every key keeps its newest reference, whatever moves.
 pub fn hints_beside_writers<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
     let (index, log, maker) = (make(), FakeLog::new(13), MAKERS[round % MAKERS.len()]);
     let n = 2000u64;
@@ -414,7 +414,7 @@ pub fn hints_beside_writers<I: OrderedIndex>(make: impl Fn() -> I, round: usize)
         scope.spawn(move || {
             let mut rng = Rng::new(78 + round as u64);
             while !stop.load(Ordering::Relaxed) {
-                // Clusters, so that leaves split and empty.
+                // Clusters, so that leaves split and become empty.
                 let from = rng.below(n as usize) as u64 | 1;
                 for i in (from..(from + 150).min(n)).step_by(2) {
                     put(index, log, &maker(i));
@@ -434,7 +434,7 @@ pub fn hints_beside_writers<I: OrderedIndex>(make: impl Fn() -> I, round: usize)
     index.check(&log).expect("the index's invariants hold");
 }
 
-/// Moves the keys that are this collector's, by hints that age, and compares with what it has written.
+/// Moves the keys of this collector, by hints that age, and compares them with what the collector has written.
 fn follow_hints<I: OrderedIndex>(index: &I, log: &FakeLog, maker: Maker, (collector, n): (u64, u64)) {
     let mut rng = Rng::new(collector);
     let mine: Vec<Vec<u8>> = (0..n).step_by(2).filter(|i| i / 2 % 2 == collector).map(maker).collect();
@@ -462,7 +462,7 @@ fn follow_hints<I: OrderedIndex>(index: &I, log: &FakeLog, maker: Maker, (collec
     assert!(followed > 1000 || known.iter().all(|(_, hint)| hint.is_none()), "only {followed} hints led anywhere");
 }
 
-/// A writer that locks one place again and again lets others come to its neighbourhood: whoever waits for it comes next.
+/// A writer that locks one place again and again lets others write beside it: a thread that waits for the place comes next.
 pub fn nobody_is_shut_out<I: OrderedIndex>(make: impl Fn() -> I) {
     const ROUNDS: u64 = 20;
     let (index, log) = (make(), FakeLog::new(12));
@@ -483,7 +483,7 @@ pub fn nobody_is_shut_out<I: OrderedIndex>(make: impl Fn() -> I) {
         }
         std::thread::scope(|scope| {
             scope.spawn(|| put(&index, &log, &neighbour));
-            // Long enough for the other thread to come to the place, whatever else the machine does.
+            // Long enough for the other thread to reach the place, whatever else the machine does.
             std::thread::sleep(std::time::Duration::from_millis(5));
             index.install_locked(located.token, hashed, located.candidate, log.append(&hot), &log);
             let (located, locked) = lock();

@@ -1,4 +1,4 @@
-//! Keys that ordered indexes find hard.
+//! Keys that are difficult for ordered indexes.
 
 use super::super::Rng;
 
@@ -9,24 +9,24 @@ pub enum Shape {
     Words,
     /// Dense eight-byte words: neighbours everywhere.
     Dense,
-    /// One to 25 bytes out of a tiny alphabet with 0x00 and 0xff: prefixes of one another, padding that looks like data,
+    /// One to 25 bytes from a tiny alphabet with 0x00 and 0xff: prefixes of one another, padding that looks like data,
     /// ends at slice boundaries.
     Tiny,
-    /// Random bytes behind common prefixes of many lengths, around the slice boundaries above all.
+    /// Random bytes after common prefixes of many lengths, mostly around the slice boundaries.
     Prefixed,
     /// File paths.
     Paths,
     /// Prefixes of one long key, all lengths.
     Nested,
-    /// Keys of up to 65,536 bytes that differ late.
+    /// Keys of up to 65,536 bytes that differ near their end.
     Huge,
 }
 
 impl Shape {
-    /// All of them.
+    /// All shapes.
     pub const ALL: [Shape; 7] = [Shape::Words, Shape::Dense, Shape::Tiny, Shape::Prefixed, Shape::Paths, Shape::Nested, Shape::Huge];
 
-    /// Operations per phase of the model test.
+    /// Number of operations per phase of the model test.
     pub(super) fn steps(self) -> usize {
         match self {
             Shape::Huge => 300,
@@ -35,7 +35,7 @@ impl Shape {
         }
     }
 
-    /// The keys to choose from, without order; some may be equal.
+    /// The keys to choose from, in no particular order; some may be equal.
     pub fn pool(self, rng: &mut Rng) -> Vec<Vec<u8>> {
         let count = match self {
             Shape::Huge => 60,

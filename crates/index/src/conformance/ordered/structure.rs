@@ -10,7 +10,7 @@ fn word(n: u64) -> Vec<u8> {
     n.to_be_bytes().to_vec()
 }
 
-/// Ascending, descending, from both ends, clustered, and random loads end in the same set.
+/// Ascending, descending, from both ends, in clusters, and at random: all load orders end in the same set.
 pub fn load_orders<I: OrderedIndex>(make: impl Fn() -> I) {
     let n = 5000u64;
     let orders: [Box<dyn Fn(u64) -> u64>; 5] = [
@@ -34,7 +34,7 @@ pub fn load_orders<I: OrderedIndex>(make: impl Fn() -> I) {
     }
 }
 
-/// A bulk-loaded index is like any other.
+/// A bulk-loaded index behaves like any other.
 pub fn bulk_then_modify<I: OrderedIndex>(make: impl Fn() -> I) {
     for shape in Shape::ALL {
         let mut rng = Rng::new(shape as u64);
@@ -62,7 +62,8 @@ pub fn bulk_then_modify<I: OrderedIndex>(make: impl Fn() -> I) {
     }
 }
 
-/// What was copied out of an index, and loaded into another in pieces of any size, is the same set, and the new index is like any other.
+/// The keys copied out of an index, and loaded into another in pieces of any size, are the same set; the new index
+/// behaves like any other.
 pub fn copy_and_load<I: OrderedIndex>(make: impl Fn() -> I) {
     for (round, shape) in Shape::ALL.into_iter().enumerate() {
         let mut rng = Rng::new(77 + shape as u64);
@@ -85,7 +86,7 @@ pub fn copy_and_load<I: OrderedIndex>(make: impl Fn() -> I) {
     }
 }
 
-/// All of an index, in pieces of at most `limit` keys.
+/// Copies the whole index, in pieces of at most `limit` keys.
 fn copy_all<I: OrderedIndex>(world: &World<I>, limit: usize) -> Vec<SortedPiece> {
     let mut pieces = Vec::new();
     let mut last: Option<Vec<u8>> = None;
@@ -108,7 +109,7 @@ fn copy_all<I: OrderedIndex>(world: &World<I>, limit: usize) -> Vec<SortedPiece>
     }
 }
 
-/// Loads `keys` keys of eight bytes in `runs` runs of pieces whose sizes differ, empty ones among them.
+/// Loads `keys` keys of eight bytes in `runs` runs. The pieces differ in size, and some are empty.
 fn load_word_runs<I: OrderedIndex>(make: impl Fn() -> I, keys: u64, runs: u64) {
     let mut world = World::new(make());
     let mut rng = Rng::new(keys);
@@ -149,7 +150,7 @@ fn modify<I: OrderedIndex>(world: &mut World<I>, pool: &[Vec<u8>], steps: usize)
     world.check_all();
 }
 
-/// Deletes everything in several orders, then fills again: no key is lost when leaves empty.
+/// Deletes everything in several orders, then fills again: no key is lost when leaves become empty.
 pub fn drain_and_refill<I: OrderedIndex>(make: impl Fn() -> I) {
     let mut world = World::new(make());
     let mut rng = Rng::new(99);
@@ -175,7 +176,7 @@ pub fn drain_and_refill<I: OrderedIndex>(make: impl Fn() -> I) {
     }
 }
 
-/// References that use every bit: none has a meaning for the index but zero.
+/// References that use every bit: for an index, only zero has a meaning.
 pub fn odd_references<I: OrderedIndex>(make: impl Fn() -> I) {
     struct Odd(Vec<(Ref, Vec<u8>)>);
     impl Resolver for Odd {
@@ -205,7 +206,7 @@ pub fn odd_references<I: OrderedIndex>(make: impl Fn() -> I) {
     }
 }
 
-/// Tokens of any age do no harm: a stale one only costs a search.
+/// Tokens of any age do no harm: a stale one costs only a search.
 pub fn stale_tokens<I: OrderedIndex>(make: impl Fn() -> I) {
     let mut world = World::new(make());
     let mut rng = Rng::new(5);
@@ -238,8 +239,8 @@ pub fn stale_tokens<I: OrderedIndex>(make: impl Fn() -> I) {
     }
 }
 
-/// Hints find a slot that is there and never change another one, however old or wrong they are: stale after splits, merges, removals and the end of layers, of another
-/// index of the same family, or random words.
+/// Hints find a slot that is there and never change another one, however old or wrong they are: stale after splits,
+/// merges, removals and the end of layers, from another index of the same family, or random words.
 pub fn hints<I: OrderedIndex>(make: impl Fn() -> I) {
     let mut world = World::new(make());
     let foreign = hints_of_another(make());
@@ -275,7 +276,7 @@ pub fn hints<I: OrderedIndex>(make: impl Fn() -> I) {
     assert!(found > 1000 && replaced > 1000 || hints.is_empty(), "only {found} and {replaced} hints led anywhere");
 }
 
-/// Follows one hint for `key`, to look and to replace; whether it led to the key.
+/// Follows one hint for `key`, to look and to replace; returns whether each of the two led to the key.
 fn follow<I: OrderedIndex>(world: &mut World<I>, key: &[u8], hint: u64) -> (bool, bool) {
     let hashed = world.log.key_of(key);
     let (wrong, new) = (world.log.append(key), world.log.append(key));
@@ -301,7 +302,7 @@ fn follow<I: OrderedIndex>(world: &mut World<I>, key: &[u8], hint: u64) -> (bool
     (hinted.is_some(), replaced)
 }
 
-/// What another index of the family gave as hints for other keys.
+/// Hints that another index of the family returned for other keys.
 fn hints_of_another<I: OrderedIndex>(index: I) -> Vec<u64> {
     let log = super::FakeLog::new(9);
     let mut rng = Rng::new(8);

@@ -1,4 +1,4 @@
-//! The concurrent tests: each key has one writer at a time, and readers know what has been acknowledged.
+//! The concurrent tests: each key has one writer at a time, and readers know which writes have been acknowledged.
 
 use super::Bench;
 use crate::conformance::Rng;
@@ -45,8 +45,8 @@ fn run_threads(writer: impl Fn(usize) + Sync, reader: impl Fn(&mut Rng) + Sync) 
     });
 }
 
-/// Writers insert keys of their own, and delete every fourth one a little later; a reader that knows a key to be there must find it, during
-/// splits as well.
+/// Writers insert keys of their own, and delete every fourth one a little later. A reader that knows that a key is
+/// present must find it, even during splits.
 pub fn present_keys_are_never_missed<I: Index>(index: I, keys: usize) {
     let bench = Bench::new(index);
     let done: [AtomicU64; WRITERS] = [const { AtomicU64::new(0) }; WRITERS];
@@ -68,7 +68,7 @@ pub fn present_keys_are_never_missed<I: Index>(index: I, keys: usize) {
         if upto == 0 {
             return;
         }
-        // Half of the looks go to the newest keys, where the splits are.
+        // Half of the lookups go to the newest keys, where the splits are.
         let pick = |rng: &mut Rng| {
             (if rng.below(2) == 0 { upto - 1 - rng.below(upto.min(64) as usize) as u64 } else { rng.below(upto as usize) as u64 }) | 1
         };
@@ -91,7 +91,7 @@ pub fn present_keys_are_never_missed<I: Index>(index: I, keys: usize) {
     bench.check(WRITERS * left);
 }
 
-/// What the entries of a run mean: a version per entry, copies included.
+/// The meaning of the entries of a run: a version per entry, copies included.
 struct Versions(Vec<AtomicU64>);
 
 impl Versions {
@@ -100,8 +100,8 @@ impl Versions {
     }
 }
 
-/// Writers update hot keys among growing cold ones while a cleaner moves entries by comparing, without a latch. No update is lost, and no
-/// read returns an older version than the one acknowledged before it began.
+/// Writers update hot keys among growing cold ones while a cleaner moves entries by comparing, without a latch. No
+/// update is lost, and no read returns an older version than the one acknowledged before it began.
 pub fn updates_with_a_cleaner<I: Index>(index: I, keys: usize) {
     const HOT: usize = 64;
     const MOVES: usize = 20_000;
@@ -153,8 +153,8 @@ pub fn updates_with_a_cleaner<I: Index>(index: I, keys: usize) {
     }
 }
 
-/// Writers insert and delete at random while the index grows; each knows exactly which of its keys are there, a visitor sees
-/// those that stay, exactly once.
+/// Writers insert and delete at random while the index grows. Each writer knows exactly which of its keys are present.
+/// A visitor sees the keys that stay, each exactly once.
 pub fn deletes_during_growth<I: Index>(index: I, keys: usize) {
     const STAY: u32 = 500;
     let bench = Bench::new(index);

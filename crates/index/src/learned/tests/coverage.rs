@@ -1,5 +1,6 @@
-//! The suite of ordered indexes. A run that never met a structure change is a failed run. Inner nodes split only in indexes that are larger than the suite's, and merge only in such
-//! that hardly have subtrees, which stay: none of these runs demands that.
+//! The suite of ordered indexes. A run that never met some structure change is a failed run. Inner nodes split only in
+//! an index larger than the suite's ([`large`]). They merge only in indexes that hardly have subtrees, which stay, so
+//! this run does not demand that.
 
 use crate::btree::protocol::{Point, Protocol};
 use crate::common::twins::Counts;
@@ -38,8 +39,8 @@ impl Protocol for Counting {
     }
 }
 
-/// Many short runs, each of which a line fits, at places that none fits: many small leaves below inner nodes that are split. Then words that no
-/// line fits.
+/// Many short runs at places that no line fits, while a line fits each run: many small leaves below inner nodes that
+/// are split. Then words that no line fits.
 fn large() {
     let mut world = World::new(Learned::<Counting>::new());
     let mut rng = Rng::new(8);
@@ -51,7 +52,7 @@ fn large() {
     (0..20_000).for_each(|_| world.put(&(1 << 63 | 1 << rng.below(62) | rng.word() >> 40).to_be_bytes()));
     world.check_all();
     let mut left: Vec<_> = world.model.keys().cloned().collect();
-    // Leaf by leaf, so that inner nodes are left with few children; then anywhere.
+    // First leaf by leaf, so that inner nodes are left with few children; then in random order.
     let half = left.len() / 2;
     (half + 1..left.len()).for_each(|i| left.swap(i, half + rng.below(i + 1 - half)));
     left.iter().for_each(|key| world.delete(key));
@@ -75,7 +76,8 @@ impl Protocol for CountingPairs {
     }
 }
 
-/// Regression: a delete in a leaf of few slots beside a full one locked both, and the inner node above, before it saw that they are too many to merge.
+/// Regression: a delete in a leaf of few slots beside a full one locked both, and the inner node above, before it saw
+/// that they have too many slots to merge.
 #[test]
 fn a_small_leaf_beside_a_full_one_locks_nothing_in_vain() {
     let mut world = World::new(Learned::<CountingPairs>::new());
@@ -97,7 +99,7 @@ fn a_small_leaf_beside_a_full_one_locks_nothing_in_vain() {
         world.put(&key(least));
     }
     assert_eq!((first(&world), PAIRS.load(Relaxed)), (2, 0));
-    // The last one leaves with its leaf.
+    // The last key is removed with its leaf.
     (least..least + 2).for_each(|i| world.delete(&key(i)));
     assert_eq!(PAIRS.load(Relaxed), 1);
     world.check_all();

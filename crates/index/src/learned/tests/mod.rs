@@ -37,7 +37,7 @@ fn eight_byte_keys_need_no_log() {
     assert_eq!(log.reads(), 0);
 }
 
-/// Slices with all nine ranks, at the edges of the key space and between, so many that leaves split around them.
+/// Slices with all nine ranks, at the edges of the key space and between them, so many that leaves split around them.
 #[test]
 fn slices_with_every_rank() {
     let mut world = World::new(LearnedIndex::new());
@@ -66,8 +66,8 @@ fn slices_with_every_rank() {
     }
 }
 
-/// A leaf among others that takes a key of another length becomes a subtree; scans cross its borders in both directions, also where the key at
-/// the border is shorter than eight bytes, and when everything around it is gone.
+/// A leaf among others that gets a key of another length becomes a subtree. Scans cross its borders in both directions,
+/// even where the key at the border is shorter than eight bytes, and when everything around it has been deleted.
 #[test]
 fn subtrees_among_leaves() {
     let mut world = World::new(LearnedIndex::new());
@@ -95,7 +95,8 @@ fn subtrees_among_leaves() {
     world.check_all();
 }
 
-/// Where the keys thicken, part of the index becomes subtrees while the rest stays arrays; and a line that fits again is used again.
+/// Where the keys become dense, part of the index becomes subtrees while the rest stays arrays; and where a line fits
+/// again, it is used again.
 #[test]
 fn a_distribution_that_changes() {
     let mut world = World::new(LearnedIndex::new());
@@ -122,14 +123,14 @@ fn random_words_stay_within_the_budget() {
         ordered::put(&index, &log, &rng.word().to_be_bytes());
         if n >= 200_000 && n % 20_000 == 0 {
             let per_key = index.memory_bytes() as f64 / n as f64;
-            // Of this, up to 2 MiB are the spare end of the last chunk.
+            // Up to 2 MiB of this are the spare end of the last chunk.
             let spare = (2 << 20) as f64 / n as f64;
             assert!(per_key < 24.0 + spare, "{per_key} bytes per key at {n}");
         }
     }
 }
 
-/// Ascending, descending, several streams of each: leaves are filled to the brim, or nearly.
+/// Ascending, descending, and several streams of each: leaves are filled completely, or nearly so.
 #[test]
 fn runs_fill_leaves() {
     let n = 200_000u64;
@@ -152,7 +153,7 @@ fn runs_fill_leaves() {
     }
 }
 
-/// A hint outlives inserts next to it, splits, rebuilds, and deletes of everything around it, or leads nowhere.
+/// A hint survives inserts next to it, splits, rebuilds, and deletes of everything around it, or leads nowhere.
 #[test]
 fn hints_of_any_age() {
     let mut world = World::new(LearnedIndex::new());
@@ -225,11 +226,12 @@ impl crate::Resolver for Closed {
     }
 }
 
-/// Regression: keys of eight bytes were read from the log, one after the other in the order of keys, though they were at hand.
+/// Regression: keys of eight bytes were read from the log, one after the other in the order of keys, though they were
+/// at hand.
 #[test]
 fn words_are_loaded_and_copied_without_the_log() {
     type Order = fn(u64) -> u64;
-    // What lines fit, what they do not, and what they do not from the middle on.
+    // Orders that lines fit, that they do not fit, and that they do not fit from the middle on.
     let orders: [Order; 3] =
         [|i| i << 30, |i| 1 << (i % 63) | i, |i| if i < 30_000 { i << 20 } else { u64::MAX / 2 + (1 << (i % 60) | i) }];
     for order in orders {
@@ -258,7 +260,7 @@ fn words_are_loaded_and_copied_without_the_log() {
     }
 }
 
-/// Regression: an index that was loaded with nothing was a B+-tree for ever after.
+/// Regression: an index that was loaded with nothing remained a B+-tree for ever.
 #[test]
 fn loading_nothing_plants_no_subtree() {
     let mut world = World::new(LearnedIndex::new());
@@ -273,8 +275,8 @@ fn loading_nothing_plants_no_subtree() {
     assert!(world.index.descend(0).is_ok_and(|(leaf, _)| !is_subtree(leaf)));
 }
 
-/// Regression: an index that was emptied may keep subtrees and an inner node as its root. A load took its last leaf for its only one, or the
-/// root for a subtree's.
+/// Regression: an index that was emptied may keep subtrees, and an inner node as its root. A load took its last leaf
+/// for its only one, or the root for a subtree's.
 #[test]
 fn what_was_emptied_is_loaded_again() {
     type Order = fn(u64) -> u64;
@@ -297,12 +299,13 @@ fn what_was_emptied_is_loaded_again() {
     }
 }
 
-/// Regression: an empty leaf stays if no leaf is beside it, and may get neighbours when inner nodes merge. The check called that damage.
+/// Regression: an empty leaf stays if no leaf is beside it, and may get neighbours when inner nodes merge. The check
+/// reported that as damage.
 #[test]
 fn empty_leaves_may_get_neighbours() {
     let mut world = World::new(LearnedIndex::new());
     let key = |i: u64| (i << 40).to_be_bytes();
-    // Leaves of one key each; inner nodes split at 9216 children into halves of more than merge.
+    // Leaves of one key each; inner nodes split at 9216 children, into halves that together are too large to merge.
     for i in 0..9300u64 {
         let _pin = epoch::pin();
         let reference = world.log.append(&key(i));
@@ -311,7 +314,7 @@ fn empty_leaves_may_get_neighbours() {
         world.model.insert(key(i).to_vec(), reference);
     }
     world.check_all();
-    // The right half but for its last leaf, then that one, then nearly all of the left half.
+    // The right half except for its last leaf, then that leaf, then nearly all of the left half.
     (4608..9299).chain([9299]).for_each(|i| world.delete(&key(i)));
     world.check_all();
     (2..4608).rev().for_each(|i| world.delete(&key(i)));
@@ -320,7 +323,8 @@ fn empty_leaves_may_get_neighbours() {
     world.check_all();
 }
 
-/// What is loaded behind a subtree goes into it without a search, but only if nothing else takes what is greater: an index that was emptied may have leaves there.
+/// Keys loaded after a subtree go into it without a search, but only if no other node takes greater keys: an index that
+/// was emptied may have leaves there.
 #[test]
 fn loads_go_on_behind_subtrees() {
     for odd in [None, Some(10_000u64), Some(39_999)] {
@@ -346,7 +350,8 @@ fn loads_go_on_behind_subtrees() {
     }
 }
 
-/// Words of one of four distributions; few of other lengths (`often`: one in twenty) plant subtrees among the leaves.
+/// Words of one of four distributions; a few keys of other lengths (`often`: one in thirty) plant subtrees among the
+/// leaves.
 fn mixed_key(rng: &mut Rng, distribution: usize, often: bool) -> Vec<u8> {
     let word = match distribution {
         0 => (rng.below(40_000) as u64) << 48,
@@ -363,7 +368,8 @@ fn mixed_key(rng: &mut Rng, distribution: usize, often: bool) -> Vec<u8> {
     key
 }
 
-/// Random operations on leaves and subtrees beside each other, loaded or grown; deletes take what is next to a random key, or all from the left.
+/// Random operations on leaves and subtrees beside each other, loaded or grown. Deletes remove the key next to a random
+/// one, or all from the left.
 #[test]
 fn leaves_and_subtrees_agree_with_a_map() {
     for seed in 0..8 {

@@ -1,4 +1,4 @@
-//! Planted bugs, each caught by the part of the suite that aims at it; the unplanted twin with the same pauses passes.
+//! Planted bugs, each caught by the part of the suite that aims at it. The sound twin with the same pauses passes.
 
 use crate::btree::protocol::Rule;
 use crate::common::twins::{Twin, assert_caught};
