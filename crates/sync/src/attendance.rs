@@ -1,13 +1,13 @@
-//! Whether somebody sees to something.
+//! Whether any thread attends to a duty.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many threads see to something from time to time. May be used by any number of threads.
+/// Counts the threads that attend to some duty from time to time. May be used by any number of threads.
 #[derive(Debug, Default)]
 pub struct Attendance(AtomicUsize);
 
 impl Attendance {
-    /// Runs `f`, which sees to it; also an `f` that panics does no more afterwards.
+    /// Counts the calling thread as attending while `f` runs. Its attendance also ends if `f` panics.
     pub fn during<R>(&self, f: impl FnOnce() -> R) -> R {
         struct Until<'a>(&'a AtomicUsize);
         impl Drop for Until<'_> {
@@ -20,7 +20,7 @@ impl Attendance {
         f()
     }
 
-    /// Whether anybody does.
+    /// Whether any thread attends.
     #[inline]
     pub fn any(&self) -> bool {
         self.0.load(Ordering::Acquire) > 0

@@ -1,11 +1,19 @@
-//! A store–load barrier in two halves of unequal cost: one side runs it at every turn for nearly nothing, the other hardly ever and pays for both.
+//! A store–load barrier in two halves of unequal cost: the frequent side's half is nearly free, the rare side's half
+//! pays for both.
 //!
-//! If one thread stores a, calls [`Barrier::light`] and loads b, and another stores b, calls [`Barrier::heavy`] and loads a, at least one of them sees the other's store. The
-//! heavy half is `membarrier(2)` (private expedited), which interrupts every processor that runs a thread of this process, some microseconds; the light one then only
-//! keeps the compiler in order. Where the kernel lacks it, both are full fences. A kernel that grants it first and refuses it later (a filter that was set up in between, see
-//! seccomp(2)) ends the process: nothing can take its place by then, and a panic would let go of what others may still look at.
+//! If one thread stores a, calls [`Barrier::light`] and loads b, and another stores b, calls [`Barrier::heavy`] and
+//! loads a, at least one of them sees the other's store.
 //!
-//! Thread safety: any thread; all that meet must use the same barrier. Nothing is on media.
+//! The heavy half is `membarrier(2)` (private expedited). It interrupts every processor that runs a thread of this
+//! process and takes some microseconds; the light half then only keeps the compiler in order. Where the kernel lacks
+//! the call, both halves are full fences.
+//!
+//! If the kernel grants the call first and refuses it later (a filter that was set up in between, see seccomp(2)), the
+//! process ends: nothing can replace the barrier by then, and a panic would release memory that other threads may still
+//! read.
+//!
+//! Thread safety: any thread; all threads that synchronise with each other must use the same barrier. Nothing is on
+//! media.
 
 use crate::atomic::{AtomicU32, Ordering, fence};
 
@@ -13,23 +21,23 @@ const UNKNOWN: u32 = 0;
 const ASYMMETRIC: u32 = 1;
 const FULL: u32 = 2;
 
-/// See the module's head.
+/// See the module documentation.
 pub(crate) struct Barrier(AtomicU32);
 
 impl Barrier {
-    /// Call [`Barrier::detect`] before its first use; until then it is two full fences.
+    /// Call [`Barrier::detect`] before the first use; until then both halves are full fences.
     #[cfg(not(loom))]
     pub const fn new() -> Barrier {
         Barrier(AtomicU32::new(UNKNOWN))
     }
 
-    /// Under loom it is two full fences.
+    /// Under loom both halves are full fences.
     #[cfg(loom)]
     pub fn new() -> Barrier {
         Barrier(AtomicU32::new(FULL))
     }
 
-    /// Asks the kernel, once.
+    /// Asks the kernel once whether it supports `membarrier(2)`.
     pub fn detect(&self) {
         #[cfg(not(loom))]
         if self.0.load(Ordering::Relaxed) == UNKNOWN {
@@ -40,7 +48,7 @@ impl Barrier {
         }
     }
 
-    /// Whether the frequent side's half only keeps the compiler in order. Never changes after [`Barrier::detect`].
+    /// Whether the light half only keeps the compiler in order. Never changes after [`Barrier::detect`].
     #[cfg(not(loom))]
     pub fn is_asymmetric(&self) -> bool {
         self.0.load(Ordering::Relaxed) == ASYMMETRIC
@@ -59,7 +67,7 @@ impl Barrier {
 
     /// The half of the rare side.
     pub fn heavy(&self) {
-        // Somebody on the frequent side may rely on a decision that this thread has not seen.
+        // A thread on the frequent side may rely on a decision that this thread has not seen.
         self.detect();
         fence(Ordering::SeqCst);
         #[cfg(not(loom))]
@@ -69,11 +77,12 @@ impl Barrier {
     }
 }
 
-/// How often a barrier that failed is tried again.
+/// How often a barrier that failed is retried.
 #[cfg(not(loom))]
 const TRIES: u32 = 100;
 
-/// Runs the barrier that has failed once: the kernel may have lacked memory for a moment. Without it nobody may go on.
+/// Retries a barrier that has failed once: the kernel may have lacked memory for a moment. Without the barrier no
+/// thread may go on.
 #[cfg(not(loom))]
 #[cold]
 fn insist() {
@@ -122,7 +131,8 @@ mod tests {
         assert!(done, "no filter: {}", std::io::Error::last_os_error());
     }
 
-    /// Regression: the thread panicked, under the lock of the deferred work, which it dropped: a directory of the hash index was unmapped under its readers.
+    /// Regression: the thread panicked while it held the lock of the deferred work and dropped that work, which
+    /// unmapped a directory of the hash index under its readers.
     #[test]
     fn a_kernel_that_refuses_later_ends_the_process() {
         let barrier = Barrier::new();

@@ -1,11 +1,12 @@
 //! Waking background threads when there is something to do ([`Bell`]).
 //!
-//! Thread safety: any number of threads ring and wait. No ring is lost: who has not heard the last one does not wait.
+//! Thread safety: any number of threads ring and wait. No ring is lost: a thread that has not heard the last ring does
+//! not wait.
 
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 
-/// Rung by whoever has work for others, who wait for it.
+/// A thread that has work for others rings it; the others wait for it.
 #[derive(Debug, Default)]
 pub struct Bell {
     rung: Mutex<u64>,
@@ -13,13 +14,14 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// Wakes everybody who waits. Some tens of nanoseconds if nobody does.
+    /// Wakes every waiting thread. Takes some tens of nanoseconds if nobody waits.
     pub fn ring(&self) {
         *self.rung.lock() += 1;
         self.changed.notify_all();
     }
 
-    /// Waits until the bell has been rung more often than `heard`, at most for `timeout`; notes in `heard` how often it was. Begin with zero. Whether it was rung.
+    /// Waits until the bell has been rung more often than `heard`, for at most `timeout`, and stores the number of
+    /// rings in `heard`. Callers begin with zero. Returns whether the bell was rung.
     pub fn wait(&self, heard: &mut u64, timeout: Duration) -> bool {
         let mut rung = self.rung.lock();
         if *rung == *heard {

@@ -1,15 +1,18 @@
 //! Striped key latches: a write holds its key's stripe from reading the old reference to installing the new one.
 //!
-//! Each stripe fills a padded line of its own and remembers the last version that was given out under it, so that versions
-//! of one key grow although threads draw them from blocks of their own: no store-wide counter is touched per write.
+//! Each stripe fills a padded line of its own and remembers the last version that was given out under it. Versions of
+//! one key therefore grow although threads draw them from blocks of their own, and no write touches a store-wide
+//! counter.
 //!
 //! # State word
 //!
-//! Bit 0: held. Bits 63..8 are reserved for the identity of a transaction that owns the stripe; plain writes will wait for it.
+//! Bit 0: held. Bits 63..8 are reserved for the identity of a transaction that owns the stripe; plain writes will wait
+//! for that transaction.
 //!
 //! # Threads that panic
 //!
-//! The guard releases on unwinding. The protected state (the index) changes by single steps, so a panic leaves it consistent.
+//! The guard releases on unwinding. The protected state (the index) changes by single steps, so a panic leaves it
+//! consistent.
 
 use crate::Padded;
 use crate::atomic::{AtomicU64, Ordering, yield_now};
@@ -19,9 +22,10 @@ const HELD: u64 = 1;
 /// One latch of a table.
 pub struct Stripe {
     state: AtomicU64,
-    /// Written only by the holder; others may look.
+    /// Written only by the holder; other threads may read it.
     last_version: AtomicU64,
-    /// The last delete among them: whoever finds a key absent may have to wait until that is durable.
+    /// The version of the last delete under this latch: a reader that finds a key absent may have to wait until that
+    /// delete is durable.
     last_delete: AtomicU64,
 }
 
@@ -42,7 +46,8 @@ impl LatchTable {
     /// The stripe that guards keys with this hash.
     #[inline(always)]
     pub fn stripe_of(&self, hash: u64) -> usize {
-        // The hash index chooses its segments and pairs by other bits. That keys of one latch have like tags there does no harm.
+        // The hash index chooses its segments and pairs by other bits. Keys of one latch have similar tags there, which
+        // does no harm.
         (hash >> 20) as usize & self.mask
     }
 
@@ -58,7 +63,7 @@ impl LatchTable {
         self.stripes[stripe].prefetch();
     }
 
-    /// The version of the last delete under `stripe`. Readers that did not find a key load it after the lookup.
+    /// The version of the last delete under `stripe`. A reader that did not find a key loads it after the lookup.
     #[inline]
     pub fn last_delete(&self, stripe: usize) -> u64 {
         self.stripes[stripe].last_delete.load(Ordering::Acquire)
@@ -76,8 +81,8 @@ impl LatchTable {
         self.stripes[stripe].wait_until_free();
     }
 
-    /// Takes all of `stripes`, in whatever order they come, if that is possible without waiting; `None`, with nothing taken, if one is held,
-    /// also if by this very call: if a stripe occurs twice.
+    /// Takes all of `stripes`, in the order given, if that is possible without waiting. Returns `None`, with nothing
+    /// taken, if one of them is held. A stripe that occurs twice counts as held.
     #[inline(always)]
     pub fn try_lock_set<'a>(&'a self, stripes: &'a [usize]) -> Option<LatchSet<'a>> {
         let mut set = LatchSet { table: self, stripes: &stripes[..0] };
@@ -90,7 +95,8 @@ impl LatchTable {
         Some(set)
     }
 
-    /// Takes all of `stripes`, waiting for each. They must strictly ascend: then two callers cannot wait for each other.
+    /// Takes all of `stripes`, waiting for each. They must be in strictly ascending order: then two callers cannot wait
+    /// for each other.
     pub fn lock_set<'a>(&'a self, stripes: &'a [usize]) -> LatchSet<'a> {
         debug_assert!(stripes.is_sorted_by(|a, b| a < b), "latches are taken in ascending order");
         let mut set = LatchSet { table: self, stripes: &stripes[..0] };
@@ -103,13 +109,13 @@ impl LatchTable {
 }
 
 impl Stripe {
-    /// Starts loading its line for writing.
+    /// Starts loading the stripe's line for writing.
     #[inline(always)]
     pub fn prefetch(&self) {
         crate::prefetch_write(self);
     }
 
-    /// The last version given out under this latch, as far as is known to who does not hold it: a hint.
+    /// The last version given out under this latch. Only a hint for a caller that does not hold the latch.
     #[inline(always)]
     pub fn last_version_hint(&self) -> u64 {
         self.last_version.load(Ordering::Relaxed)
@@ -137,8 +143,10 @@ impl Stripe {
         }
     }
 
-    /// Returns once nobody holds the latch. Whoever saw something that its holder did under it then sees all that this holder did. One load if it
-    /// is free; never waits for a holder's successors on purpose, but may meet them.
+    /// Returns once nobody holds the latch. A caller that has seen an effect of the holder's section then sees
+    /// everything that this holder did.
+    ///
+    /// Costs one load if the latch is free. Does not wait for later holders on purpose, but may meet them.
     #[inline(always)]
     pub fn wait_until_free(&self) {
         if self.state.load(Ordering::Acquire) != 0 {
@@ -184,7 +192,7 @@ impl LatchGuard<'_> {
         self.latch.last_version.store(version, Ordering::Relaxed);
     }
 
-    /// Notes that `version` deletes. Call before the delete becomes visible.
+    /// Notes that `version` is a delete. Call before the delete becomes visible.
     #[inline(always)]
     pub fn set_last_delete(&self, version: u64) {
         self.latch.last_delete.store(version, Ordering::Release);
@@ -203,7 +211,7 @@ impl Drop for LatchGuard<'_> {
 #[must_use = "the latches are released when the set is dropped"]
 pub struct LatchSet<'a> {
     table: &'a LatchTable,
-    /// Those that are held.
+    /// The latches that are held.
     stripes: &'a [usize],
 }
 

@@ -1,5 +1,12 @@
-//! What several layers need to run concurrently: an epoch scheme with cheap announcements ([`epoch`]), striped key
-//! latches that also order versions ([`latch`]), turns of threads that one of them can have alone ([`turns`]), a way to wake background threads ([`Bell`]), whether there are any ([`Attendance`]), what a thread is told for a while ([`with_value`]), the kernel's rule for a thread ([`schedule`]), bytes of sockets ([`socket`]), work that several threads share ([`together()`]), and cache-line padding ([`Padded`]).
+//! Concurrency building blocks that several layers share:
+//!
+//! * an epoch scheme with cheap announcements ([`epoch`]),
+//! * striped key latches that also order versions ([`latch`]),
+//! * turns of threads that one thread can take all together ([`turns`]),
+//! * a way to wake background threads ([`Bell`]) and to know whether any attend ([`Attendance`]),
+//! * a thread-local value that applies while a closure runs ([`with_value`]),
+//! * the kernel's scheduling policy of a thread ([`schedule`]) and the bytes of sockets ([`socket`]),
+//! * work that several threads share ([`together()`]), and cache-line padding ([`Padded`]).
 //!
 //! Nothing here touches media. Locks never live on media (rule 3 of the crash model): a crash forgets them all.
 
@@ -20,7 +27,8 @@ pub use bell::Bell;
 pub use scoped::with_value;
 pub use together::{map_together, together};
 
-/// Aligns `T` to a pair of cache lines, so that neither false sharing nor the adjacent-line prefetcher couples two of them.
+/// Aligns `T` to a pair of cache lines, so that neither false sharing nor the adjacent-line prefetcher couples two
+/// values.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Padded<T>(pub T);
@@ -33,7 +41,7 @@ impl<T> std::ops::Deref for Padded<T> {
     }
 }
 
-/// Hints that the cache line at `address` will be read soon. Never faults, whatever the address.
+/// Hints that the cache line at `address` will be read soon. Never faults, whatever the address is.
 #[inline(always)]
 pub fn prefetch_read<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -45,7 +53,7 @@ pub fn prefetch_read<T>(address: *const T) {
     let _ = address;
 }
 
-/// Hints that the cache line at `address` will be written soon. Never faults, whatever the address.
+/// Hints that the cache line at `address` will be written soon. Never faults, whatever the address is.
 #[inline(always)]
 pub fn prefetch_write<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,11 @@
-//! How the kernel schedules a thread.
+//! The kernel's scheduling policy of a thread.
 
-/// Has the calling thread wait for its turn when it wakes up, instead of preempting what runs on its processor (SCHED_BATCH, see sched(7)). For threads whose work comes in
-/// small pieces from others on the same processors: they find more of it at once, and the others are not interrupted for each piece. Where the processor is idle
-/// nothing changes. A thread that runs by another rule than the usual one already (chrt(1)) stays as it is. Whether it has worked.
+/// Makes the calling thread wait for its turn when it wakes up, instead of preempting the thread that runs on its
+/// processor (SCHED_BATCH, see sched(7)). Returns whether the policy was set.
+///
+/// This suits threads that get work in small pieces from others on the same processors: they find more of it at once,
+/// and the others are not interrupted for each piece. Nothing changes where the processor is idle. A thread that
+/// already runs under another policy than the default one (chrt(1)) keeps it.
 pub fn forgo_wakeup_preemption() -> bool {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the thread is the calling one, and the parameters live as long as the call.

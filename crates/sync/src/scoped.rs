@@ -1,11 +1,11 @@
-//! What a thread is told for as long as something runs in it.
+//! A thread-local value that applies while a closure runs.
 //!
 //! Thread safety: the value belongs to one thread.
 
 use std::cell::Cell;
 use std::thread::LocalKey;
 
-/// Runs `f` while the cell has this value, and puts back what it had before, also if `f` panics.
+/// Runs `f` while the cell holds `value`, and puts the cell's previous value back afterwards, also if `f` panics.
 pub fn with_value<T: 'static, R>(cell: &'static LocalKey<Cell<T>>, value: T, f: impl FnOnce() -> R) -> R {
     struct Restore<T: 'static>(&'static LocalKey<Cell<T>>, Option<T>);
     impl<T: 'static> Drop for Restore<T> {

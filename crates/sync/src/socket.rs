@@ -1,24 +1,26 @@
-//! Bytes of sockets, without what the C library adds to each call: there, `recv` and `send` are points at which a thread may be cancelled, and say so with two atomic operations
-//! before and after. Nobody cancels threads here, and a server calls them twice for each request.
+//! Receives and sends bytes on sockets without the C library's overhead. In the C library `recv` and `send` are
+//! cancellation points, which costs two atomic operations before and after each call. No thread is cancelled here, and
+//! a server makes both calls for each request.
 
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Reads what has come, up to the length of `buffer`; 0: the end.
+/// Reads the bytes that have arrived, at most the length of `buffer`. Returns 0 at the end of the stream.
 ///
 /// # Errors
-/// As `recv(2)`: `WouldBlock` where a socket that does not block has nothing.
+/// As `recv(2)`: `WouldBlock` if a non-blocking socket has no bytes.
 #[inline]
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize> {
     let (address, length, none) = (buffer.as_mut_ptr(), buffer.len(), std::ptr::null_mut::<u8>());
-    // SAFETY: the kernel writes into the buffer, which is borrowed for that, no more than its length, and is not asked for the sender's address.
+    // SAFETY: the kernel writes at most `length` bytes into the buffer, which is borrowed for that, and is not asked
+    // for the sender's address.
     outcome(unsafe { libc::syscall(libc::SYS_recvfrom, socket.as_raw_fd(), address, length, 0, none, none) })
 }
 
-/// Sends bytes; how many it took. No signal is raised if the other side is gone.
+/// Sends bytes and returns how many the socket took. Raises no signal if the other side is gone.
 ///
 /// # Errors
-/// As `send(2)`: `WouldBlock` where a socket that does not block has no room.
+/// As `send(2)`: `WouldBlock` if a non-blocking socket has no room.
 #[inline]
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
     let (address, length, none) = (bytes.as_ptr(), bytes.len(), std::ptr::null_mut::<u8>());

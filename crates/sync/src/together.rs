@@ -1,16 +1,17 @@
-//! Work that several threads do together, on fewer where the system gives no more: a limit of processes or memory makes it slower, not impossible.
+//! Work that several threads share. If the system refuses further threads, fewer threads do it: a limit of processes or
+//! memory makes the work slower, not impossible.
 //!
-//! The calling thread is always one of them. A panic of any passes on to the caller when all have ended.
+//! The calling thread is always one of them. A panic of any of them reaches the caller when all have ended.
 
 use parking_lot::Mutex;
 use std::thread::{Builder, scope};
 
-/// Runs `work` on `threads` threads at once, the calling one included, and waits for all.
+/// Runs `work` on `threads` threads at once, including the calling one, and waits for all of them.
 pub fn together(threads: usize, work: impl Fn() + Sync) {
     together_as(Builder::new, threads, work);
 }
 
-/// Applies `f` to all items, on up to `threads` threads; the results are in the items' order.
+/// Applies `f` to all items, on up to `threads` threads. The results are in the order of the items.
 pub fn map_together<T: Send, R: Send>(threads: usize, items: impl ExactSizeIterator<Item = T> + Send, f: impl Fn(T) -> R + Sync) -> Vec<R> {
     let (count, results) = (items.len(), Mutex::new(Vec::with_capacity(items.len())));
     let items = Mutex::new(items.enumerate());
@@ -59,7 +60,7 @@ mod tests {
     #[test]
     fn the_calling_thread_works_alone_where_no_thread_is_to_be_had() {
         let ran = AtomicU32::new(0);
-        // No such stack fits into an address space.
+        // No address space has room for such a stack.
         together_as(|| Builder::new().stack_size(1 << 60), 4, || _ = ran.fetch_add(1, Ordering::Relaxed));
         assert_eq!(ran.into_inner(), 1);
     }

@@ -1,20 +1,24 @@
-//! Turns: each thread has one that it takes all the time, and hardly ever somebody takes all of them.
+//! Turns: each thread frequently takes a turn of its own; rarely, one thread takes all turns.
 //!
-//! A reader–writer lock with the threads' common case at the cost of two plain stores. A lock word that is changed by a locked instruction would be correct too, but
-//! such an instruction waits until all earlier stores have left the processor, and so for the flush of the write that was made in the turn: the flush could not overlap
-//! with the thread's next write.
+//! This is a reader–writer lock whose common case costs two plain stores. A lock word that is changed by a locked
+//! instruction would be correct too. But such an instruction waits until all earlier stores have left the processor,
+//! and thereby for the flush of the write that was made in the turn: the flush could not overlap with the thread's next
+//! write.
 //!
 //! # Contract
 //!
-//! 1. While somebody holds all turns ([`Turns::all`]) nobody else holds any. What was done in any turn before is visible to the holder of all, and what that one has done to
-//!    whoever has a turn later.
-//! 2. A thread takes its own turn only ([`Turns::own`]), and one at a time; [`Turns::all`] is not called by one that holds its own. Then there is no deadlock.
-//! 3. Who wants all waits until each turn has ended once. A thread that finds somebody alone waits at the same gate as others that want to be alone, and takes its turn there, so it
-//!    gets it however many those are; the gate is fair in the long run.
+//! 1. While a thread holds all turns ([`Turns::all`]), no other thread holds any. Everything done in any earlier turn
+//!    is visible to the holder of all turns, and everything that holder has done is visible to each later turn.
+//! 2. A thread takes only its own turn ([`Turns::own`]), and one at a time; a thread that holds its own turn must not
+//!    call [`Turns::all`]. Then there is no deadlock.
+//! 3. A thread that wants all turns waits until each turn has ended once. A thread that wants its own turn while
+//!    another holds all turns waits at the same gate as the threads that want all, and takes its turn there. It
+//!    therefore gets its turn however many of those threads there are; the gate is fair in the long run.
 //!
 //! # How
 //!
-//! A thread stores its `busy`, then looks at `alone`; the other stores `alone`, then looks at every `busy`: one of the two sees the other ([`Barrier`]).
+//! A thread stores its `busy`, then loads `alone`; the thread that wants all turns stores `alone`, then loads every
+//! `busy`. At least one of the two sees the other's store ([`Barrier`]).
 //!
 //! Thread safety: any thread. A panic in a turn ends the turn. Nothing is on media.
 
@@ -29,11 +33,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 /// The turns of all threads.
 pub struct Turns {
-    /// Whether a thread has its turn; only the thread stores it.
+    /// Whether a thread has its turn; only that thread stores it.
     busy: Box<[Padded<AtomicBool>]>,
-    /// Somebody has all turns, or waits for the last ones to end.
+    /// A thread has all turns, or waits for the last turns to end.
     alone: Padded<AtomicBool>,
-    /// Held as long as `alone`.
+    /// Held while `alone` is set.
     gate: Mutex<()>,
     barrier: Barrier,
 }
@@ -50,7 +54,7 @@ pub struct All<'a> {
 }
 
 impl Turns {
-    /// For so many threads.
+    /// Turns for `threads` threads.
     pub fn new(threads: usize) -> Turns {
         let barrier = Barrier::new();
         barrier.detect();
@@ -58,13 +62,13 @@ impl Turns {
         Turns { busy, alone: Padded(AtomicBool::new(false)), gate: Mutex::new(()), barrier }
     }
 
-    /// The turn of a thread. Call on that thread.
+    /// Takes the turn of `thread`. Call on that thread.
     #[inline]
     pub fn own(&self, thread: usize) -> Own<'_> {
         let busy = &self.busy[thread].0;
         busy.store(true, Ordering::Relaxed);
         self.barrier.light();
-        // Acquire: what the last one alone has done.
+        // Acquire: to see what the last holder of all turns has done.
         if self.alone.load(Ordering::Acquire) {
             self.wait(busy);
         }
@@ -75,11 +79,11 @@ impl Turns {
     fn wait(&self, busy: &AtomicBool) {
         busy.store(false, Ordering::Release);
         let _gate = self.enter();
-        // The gate orders it: who comes through it next sees this.
+        // The gate orders this store: the next thread that passes the gate sees it.
         busy.store(true, Ordering::Relaxed);
     }
 
-    /// All turns. Waits until those under way have ended.
+    /// Takes all turns. Waits until those under way have ended.
     #[cold]
     pub fn all(&self) -> All<'_> {
         let gate = self.enter();
@@ -88,7 +92,7 @@ impl Turns {
         self.barrier.heavy();
         let mut looks = 0u32;
         for busy in &self.busy {
-            // Acquire: what was done in that turn.
+            // Acquire: to see what was done in that turn.
             while busy.load(Ordering::Acquire) {
                 looks += 1;
                 pause(looks);
@@ -105,7 +109,8 @@ impl Turns {
     }
 }
 
-/// Between two looks at a turn that has not ended. Most take microseconds; one whose write waits for space may take a second.
+/// Waits between two loads of a `busy` that is set. Most turns take microseconds; a turn whose write waits for space
+/// may take a second.
 fn pause(looks: u32) {
     if looks < 100 || cfg!(loom) {
         yield_now();
@@ -133,10 +138,11 @@ mod tests {
     use std::cell::UnsafeCell;
     use std::sync::atomic::AtomicU64;
 
-    /// What turns protect: a counter for each thread, which its owner changes in its turn and the one who is alone at any time.
+    /// The data that the turns protect: a counter for each thread. Its owner changes it in its turn, and the holder of
+    /// all turns may change it, too.
     struct Counters(Vec<Padded<UnsafeCell<u64>>>);
 
-    // SAFETY: the turns say who may touch what; that they do is what is tested.
+    // SAFETY: the turns decide which thread may access which counter; the test checks that they do.
     unsafe impl Sync for Counters {}
 
     #[test]

@@ -1,4 +1,4 @@
-//! Deferred work that panics. Alone in its process: the queue is everybody's.
+//! Deferred work that panics. This test has a process to itself, because the queue is shared by the whole process.
 #![cfg(not(loom))]
 
 use hither_sync::epoch;
@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Regression: the rest of what ran with it was thrown away unrun, and what it was to free was lost.
+/// Regression: the rest of the work that was due with it was dropped without having run, and the memory that it was to
+/// free leaked.
 #[test]
 fn work_that_panics_takes_no_other_with_it() {
     let ran = Arc::new(AtomicUsize::new(0));

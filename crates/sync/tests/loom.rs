@@ -1,6 +1,7 @@
-//! The epoch domain, the key latch and turns under loom: every schedule within the bound, with weak memory.
+//! Tests the epoch domain, the key latch and turns under loom: every schedule within the bound, with weak memory.
 //!
-//! Run by `RUSTFLAGS="--cfg loom" cargo test -p hither-sync --release --test loom`. Each property has a planted variant that must be found.
+//! Run by `RUSTFLAGS="--cfg loom" cargo test -p hither-sync --release --test loom`. Most properties have a planted
+//! variant whose bug must be found.
 
 #![cfg(loom)]
 
@@ -11,14 +12,15 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 
-/// Every schedule with at most so many preemptions (`LOOM_MAX_PREEMPTIONS` decides, if set).
+/// Explores every schedule with at most three preemptions (`LOOM_MAX_PREEMPTIONS` overrides that, if set).
 fn explore(scenario: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
     builder.check(scenario);
 }
 
-/// A reader looks at what a writer unlinks; the writer destroys it after a grace period (or at once: the planted bug).
+/// A reader accesses an object that a writer unlinks; the writer destroys it after a grace period (or at once: the
+/// planted bug).
 fn reclamation(wait: bool) {
     explore(move || {
         let domain = Arc::new(Domain::new());
@@ -54,7 +56,7 @@ fn planted_no_grace_period_is_found() {
     reclamation(false);
 }
 
-/// `synchronize` for writers waits for sections under way and sees what they did, relaxed stores included.
+/// `synchronize` for writers waits for sections under way and sees their effects, relaxed stores included.
 fn writer_section(announce_as_writer: bool) {
     explore(move || {
         let domain = Arc::new(Domain::new());
@@ -153,7 +155,8 @@ fn slots_are_not_shared() {
     });
 }
 
-/// Two writers of one stripe, then the sum and the last version are right; data under the latch needs no ordering of its own.
+/// After two writers of one stripe, the sum and the last version are right; data under the latch needs no ordering of
+/// its own.
 #[test]
 fn latches_exclude_and_publish() {
     explore(|| {
@@ -176,7 +179,8 @@ fn latches_exclude_and_publish() {
     });
 }
 
-/// Two threads change a counter each in their turns, somebody changes both alone (or having been alone: the planted bug). No step is lost.
+/// Two threads each change a counter in their turns; another thread changes both while it holds all turns (or after it
+/// has held them: the planted bug). No step is lost.
 fn turns(stay: bool) {
     explore(move || {
         let turns = Arc::new(Turns::new(2));

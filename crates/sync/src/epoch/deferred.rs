@@ -1,9 +1,11 @@
-//! Work put off until a grace period has passed: freeing replaced nodes, recycling memory.
+//! Work deferred until a grace period has passed: freeing replaced nodes, recycling memory.
 //!
-//! Work gathers in a batch; a full batch gets one stamp, so that the cost of a stamp (a barrier on all processors) is shared. A batch
-//! runs once its stamp has passed, on whichever thread fills a later batch or calls [`collect`].
+//! Work gathers in a batch. A full batch gets one stamp, so that its work shares the cost of the stamp (a barrier on
+//! all processors). A batch runs once its stamp has passed, on the thread that fills a later batch or calls
+//! [`collect`].
 //!
-//! Panics: work that panics is gone, and the panic goes to whoever ran it; what had its turn with it waits again.
+//! Panics: work that panics is gone, and the panic reaches the thread that ran it. The rest of the work that was about
+//! to run waits again.
 
 #[cfg(not(loom))]
 use super::{has_passed, stamp};
@@ -21,7 +23,7 @@ struct Queue {
 
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { fresh: Vec::new(), stamped: VecDeque::new() });
 
-/// Work that shares a stamp.
+/// How many pieces of work share a stamp.
 const BATCH: usize = 64;
 
 /// Runs `work` once every pin that exists now has ended, on some thread that calls `defer` or [`collect`] later.
@@ -36,7 +38,7 @@ pub fn defer(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Work that may run. What has not run when this is dropped waits again.
+/// Work that may run. Any of it that has not run when this is dropped waits again.
 #[cfg(not(loom))]
 struct Ready(VecDeque<Work>);
 
@@ -44,13 +46,15 @@ struct Ready(VecDeque<Work>);
 impl Drop for Ready {
     fn drop(&mut self) {
         if !self.0.is_empty() {
-            // Its stamp has passed, as this one has, which is older than all.
+            // The stamp of this work has passed. So has stamp 0, which is older than all others and keeps the batches
+            // in order.
             QUEUE.lock().stamped.push_front((0, self.0.drain(..).collect()));
         }
     }
 }
 
-/// Stamps the work that has gathered and runs what may run by now; returns how much. Never blocks on pins.
+/// Stamps the work that has gathered and runs all work that may run by now. Returns how many pieces ran. Never blocks
+/// on pins.
 #[cfg(not(loom))]
 pub fn collect() -> usize {
     let mut ready = Ready(VecDeque::new());
@@ -58,7 +62,8 @@ pub fn collect() -> usize {
         let mut queue = QUEUE.lock();
         if !queue.fresh.is_empty() {
             let batch = std::mem::take(&mut queue.fresh);
-            // Drawn under the lock and after the work was put off, so that batches are ordered and their pins are older.
+            // The stamp is drawn under the lock, so the batches are in the order of their stamps, and after the work
+            // was deferred, so the pins that the work has to wait for are older than the stamp.
             queue.stamped.push_back((stamp(), batch));
         }
         while queue.stamped.front().is_some_and(|(stamp, _)| has_passed(*stamp)) {
@@ -78,7 +83,7 @@ pub fn collect() -> usize {
     0
 }
 
-/// How much deferred work waits.
+/// How many pieces of deferred work wait.
 pub fn pending() -> usize {
     let queue = QUEUE.lock();
     queue.fresh.len() + queue.stamped.iter().map(|(_, batch)| batch.len()).sum::<usize>()

@@ -18,26 +18,27 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// One that is never free, for whoever looks for a free one and has none.
+    /// A slot that is never free, for a thread that looks for a free slot of its own and has none.
     #[cfg(not(loom))]
     pub(super) const fn occupied() -> Self {
         Slot { state: AtomicU64::new(ACTIVE), taken: AtomicBool::new(true), number: usize::MAX }
     }
 
-    /// Whether the owner, who asks, holds a pin.
+    /// Whether the owner holds a pin. Only the owner may ask.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(super) fn is_announced(&self) -> bool {
         self.state.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the owner, who asks, is in a writer section.
+    /// Whether the owner is in a writer section. Only the owner may ask.
     #[cfg(not(loom))]
     pub(super) fn is_writer(&self) -> bool {
         self.state.load(Ordering::Relaxed) & WRITER != 0
     }
 
-    /// Ends the outermost pin. Release: what the thread read or wrote inside happens before a reclaimer that sees 0.
+    /// Ends the outermost pin. Release: everything the thread read or wrote inside happens before a reclaimer's load
+    /// that sees 0.
     #[inline(always)]
     pub fn leave(&self) {
         self.state.store(0, Ordering::Release);
@@ -65,7 +66,8 @@ struct Chunk {
 pub struct Domain {
     epoch: AtomicU64,
     chunks: AtomicPtr<Chunk>,
-    /// Between an announcement and every later load of its thread, and between an unlinking and the look at the announcements.
+    /// Stands between an announcement and every later load of the same thread, and between an unlinking and the scan of
+    /// the announcements.
     barrier: Barrier,
 }
 
@@ -82,7 +84,7 @@ impl Domain {
         Domain { epoch: AtomicU64::new(1), chunks: AtomicPtr::new(std::ptr::null_mut()), barrier: Barrier::new() }
     }
 
-    /// A slot of the caller's own, for as long as it lives or until it is released.
+    /// Acquires a slot for the caller alone, until [`Slot::release`].
     pub fn acquire(&self) -> &Slot {
         self.barrier.detect();
         let mut link = &self.chunks;
@@ -92,7 +94,8 @@ impl Domain {
             if chunk.is_null() {
                 chunk = Self::append_chunk(link, base);
             }
-            // SAFETY: chunks are never freed (the domain leaks them on purpose: there is one per 64 concurrent threads).
+            // SAFETY: chunks are never freed (the domain leaks them on purpose: there is one per 64 concurrent
+            // threads).
             let chunk = unsafe { &*chunk };
             for slot in &chunk.slots {
                 if !slot.taken.load(Ordering::Relaxed)
@@ -133,7 +136,8 @@ impl Domain {
         self.barrier.is_asymmetric()
     }
 
-    /// As [`Domain::announce`], for who knows that the barrier's light half is none but to the compiler.
+    /// As [`Domain::announce`], for callers that know that the barrier's light half only restrains the compiler
+    /// ([`Domain::announces_without_fence`]).
     #[cfg(not(loom))]
     #[inline(always)]
     pub fn announce_without_fence(&self, slot: &Slot, writer: bool) {
@@ -143,29 +147,31 @@ impl Domain {
 
     #[inline(always)]
     fn announce_alone(&self, slot: &Slot, writer: bool) {
-        // Acquire: who announces a new epoch also sees what was done before it was raised. Release: who meets this announcement instead of the end
-        // of the section before it sees what that section did. Both are free on x86-64.
+        // Acquire: a thread that announces a new epoch also sees everything done before that epoch was raised. Release:
+        // a reclaimer that sees this announcement instead of the end of the previous section still sees what that
+        // section did. Both are free on x86-64.
         let epoch = self.epoch.load(Ordering::Acquire);
         let flags = if writer { WRITER | ACTIVE } else { ACTIVE };
         slot.state.store((epoch << EPOCH_SHIFT) | flags, Ordering::Release);
     }
 
-    /// Adds the writer bit to a pin that exists (E3).
+    /// Adds the writer bit to an existing pin (E3).
     #[inline]
     pub fn mark_writer(&self, slot: &Slot) {
         slot.state.store(slot.state.load(Ordering::Relaxed) | WRITER, Ordering::Release);
         self.barrier.light();
     }
 
-    /// Raises the epoch; pins that begin afterwards need not be waited for.
+    /// Raises the epoch. Nobody needs to wait for pins that begin afterwards.
     pub fn stamp(&self) -> u64 {
         let stamp = self.epoch.fetch_add(1, Ordering::SeqCst) + 1;
         self.barrier.heavy();
         stamp
     }
 
-    /// Whether no pin (no writer section, if `writers`) older than `stamp` is left. The barrier that [`Domain::stamp`] went through
-    /// suffices: whoever announced itself before it is visible, whoever did later sees what was unlinked before it.
+    /// Whether no pin (no writer section, if `writers`) older than `stamp` is left. The barrier in [`Domain::stamp`]
+    /// suffices: an announcement made before it is visible here, and a thread that announces itself later sees what was
+    /// unlinked before the barrier.
     pub fn has_passed(&self, stamp: u64, writers: bool) -> bool {
         self.each_slot(|slot| Self::slot_passed(slot, stamp, writers))
     }
@@ -182,7 +188,7 @@ impl Domain {
         unsafe { chunk.as_ref() }.is_none_or(|chunk| Self::slot_passed(&chunk.slots[number % CHUNK], stamp, true))
     }
 
-    /// Waits for all pins (only writer sections, if `writers`) that began before.
+    /// Waits for all pins (only writer sections, if `writers`) that began before the call.
     pub fn synchronize(&self, writers: bool) {
         let stamp = self.stamp();
         self.each_slot(|slot| {
@@ -199,7 +205,7 @@ impl Domain {
         });
     }
 
-    /// Acquire pairs with the release in `leave`: what the section did is visible to the one who waited.
+    /// Acquire pairs with the release in `leave`: the waiting thread sees what the section did.
     fn slot_passed(slot: &Slot, stamp: u64, writers: bool) -> bool {
         let state = slot.state.load(Ordering::Acquire);
         state & ACTIVE == 0 || state >> EPOCH_SHIFT >= stamp || (writers && state & WRITER == 0)

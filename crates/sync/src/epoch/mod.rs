@@ -1,8 +1,8 @@
-//! Epochs: readers announce that they are inside, reclaimers wait until everybody who might still look has left.
+//! Epochs: readers announce that they are inside; reclaimers wait until every thread that may still read has left.
 //!
-//! One process-wide domain serves all stores. A thread *pins* itself for the length of an operation ([`pin`]); a
-//! *writer section* ([`pin_writer`]) is a pin that [`synchronize_writers`] waits for too, which is how the engine finds the
-//! largest version below which everything is installed (`docs/adr/0003`).
+//! One process-wide domain serves all stores. A thread *pins* itself for the length of an operation ([`pin`]). A
+//! *writer section* ([`pin_writer`]) is a pin that [`synchronize_writers`] waits for, too; the engine uses this to find
+//! the largest version below which everything is installed (`docs/adr/0003`).
 //!
 //! # Cost
 //!
@@ -10,17 +10,23 @@
 //!
 //! # Invariants
 //!
-//! * E1. A slot's state is 0 (outside) or `epoch << 2 | writer << 1 | 1`, written only by the thread that owns the slot.
-//! * E2. A thread pinned at epoch e may hold anything that was reachable when the global epoch became e; whoever made a
-//!   thing unreachable before raising the global epoch to e+1 may free it once no slot shows an epoch ≤ e.
-//! * E3. Pins nest; the outermost one's epoch protects all. A writer section inside a reader's pin sets the writer bit and keeps the epoch.
+//! * E1. A slot's state is 0 (outside) or `epoch << 2 | writer << 1 | 1`, written only by the thread that owns the
+//!   slot.
+//! * E2. A thread pinned at epoch e may hold anything that was reachable when the global epoch became e. A thread that
+//!   made an object unreachable before it raised the global epoch to e+1 may free that object once no slot shows an
+//!   epoch ≤ e.
+//! * E3. Pins nest; the epoch of the outermost pin protects all. A writer section inside a reader's pin sets the writer
+//!   bit and keeps the epoch.
 //!
 //! # Threads that end, panic or fork
 //!
-//! A guard unpins when it is dropped, also by unwinding. A thread's slot is given back when the thread ends; a pin that a thread-local value takes in its destructor
-//! later than that, or ends there, gives back the slot that it used. A forked child must not use
-//! a store of its parent (its pool mappings are not inherited), nor open one of its own before it executes another program: a pin that a thread of the parent held
-//! at the fork stays in the child's copy, and whoever waits for pins there waits for ever.
+//! A guard unpins when it is dropped, also by unwinding. A thread's slot is given back when the thread ends. The
+//! destructor of a thread-local value may take a pin after that, or end an older one; the end of that pin gives back
+//! the slot that it used.
+//!
+//! A forked child must not use a store of its parent (its pool mappings are not inherited). It must not open a store of
+//! its own either before it executes another program: a pin that a thread of the parent held at the fork stays in the
+//! child's copy, and a thread that waits for pins there waits for ever.
 
 mod deferred;
 mod domain;
@@ -35,7 +41,7 @@ mod global {
     use std::time::Instant;
 
     static DOMAIN: Domain = Domain::new();
-    /// Nobody's: what [`Local::quick`] is while the way is long.
+    /// Belongs to no thread: [`Local::quick`] points here while the thread must take the long way.
     static OCCUPIED: Slot = Slot::occupied();
 
     thread_local! {
@@ -47,12 +53,18 @@ mod global {
     }
 
     struct Local {
-        /// The thread's slot, if it needs no fence to announce a guard; else [`OCCUPIED`]. Whether it is free is all that a guard must ask.
+        /// The thread's slot, if announcing a guard in it needs no fence; else [`OCCUPIED`]. A guard only has to check
+        /// whether this slot is free.
         quick: Cell<*const Slot>,
         slot: Cell<*const Slot>,
-        /// All guards in the low half, writer sections among them above, and [`LONG_WAY`]. But a guard that announced itself in `quick` is not counted until another one comes:
-        /// zero means that one or none, which the slot itself tells apart. One word: two would be loaded together but stored apart, and such a
-        /// load waits until the stores have left the store buffer, which a flush before them holds up.
+        /// The number of guards in the low half, the number of writer sections among them above, and the flags
+        /// [`LONG_WAY`] and [`ENDING`].
+        ///
+        /// A guard that announced itself in `quick` is not counted until another one comes: zero means one such guard
+        /// or none, and the slot's state distinguishes the two.
+        ///
+        /// This is one word on purpose: two would be loaded together but stored apart, and such a load waits until the
+        /// stores have left the store buffer, which an earlier flush holds up.
         pins: Cell<u64>,
     }
 
@@ -63,7 +75,7 @@ mod global {
             unsafe { self.slot.get().as_ref() }
         }
 
-        /// `pins`, with the guard in it that counted nothing.
+        /// `pins`, including the guard that was not counted.
         fn counted(&self) -> u64 {
             let pins = self.pins.get();
             match self.slot() {
@@ -76,9 +88,10 @@ mod global {
     const ONE_GUARD: u64 = 1;
     const ONE_WRITER: u64 = 1 << 32;
     const GUARDS: u64 = ONE_WRITER - 1;
-    /// The thread has no slot yet, or the kernel has no barrier that would spare it a fence.
+    /// The thread has no slot yet, or the kernel has no barrier that would spare the thread a fence.
     const LONG_WAY: u64 = 1 << 63;
-    /// The thread's values are being destroyed, [`OWNER`] among them: nobody but the last guard gives a slot back. Only with [`LONG_WAY`].
+    /// The thread's values are being destroyed, [`OWNER`] among them: only the end of the last guard gives a slot back.
+    /// Set only together with [`LONG_WAY`].
     const ENDING: u64 = 1 << 62;
     const WRITERS: u64 = ENDING - ONE_WRITER;
 
@@ -89,7 +102,7 @@ mod global {
             LOCAL.with(|local| {
                 local.pins.set(local.counted() | LONG_WAY | ENDING);
                 local.quick.set(&raw const OCCUPIED);
-                // A guard may live longer, in another thread-local value: the slot stays its own.
+                // A guard may live longer, in another thread-local value: it keeps the slot.
                 if local.pins.get() & GUARDS == 0 {
                     give_back(local);
                 }
@@ -97,7 +110,7 @@ mod global {
         }
     }
 
-    /// Gives the thread's slot back, which no guard needs any more.
+    /// Gives the thread's slot back. No guard may need it any more.
     fn give_back(local: &Local) {
         if let Some(slot) = local.slot() {
             local.slot.set(std::ptr::null());
@@ -109,7 +122,8 @@ mod global {
     fn register(local: &Local) -> &'static Slot {
         let slot = DOMAIN.acquire();
         local.slot.set(slot);
-        // A failure means that the thread is past that destructor, which has left a mark: the last guard then gives the slot back.
+        // A failure means that `OWNER` has been destroyed already, which set `ENDING`: the end of the last guard then
+        // gives the slot back.
         let _ = OWNER.try_with(|_| ());
         if local.pins.get() & ENDING == 0 && DOMAIN.announces_without_fence() {
             local.pins.set(local.pins.get() & !LONG_WAY);
@@ -121,7 +135,8 @@ mod global {
     /// A pin: while it lives, nothing that was reachable when it was taken is reclaimed. Neither `Send` nor `Sync`.
     #[must_use = "the pin ends when the guard is dropped"]
     pub struct Guard {
-        /// The thread's, so that the end of a pin need not look for it again: that costs a call through a pointer where it is not inlined.
+        /// The thread's `LOCAL`, so that the end of a pin need not look it up again: the lookup costs a call through a
+        /// pointer where it is not inlined.
         local: *const Local,
         writer: bool,
     }
@@ -157,7 +172,7 @@ mod global {
         if writer { ONE_GUARD + ONE_WRITER } else { ONE_GUARD }
     }
 
-    /// As [`enter`], whatever the thread has and holds.
+    /// As [`enter`], whatever slot and guards the thread has.
     #[inline(never)]
     fn enter_closely(local: &Local, writer: bool) {
         let slot = local.slot().unwrap_or_else(|| register(local));
@@ -178,7 +193,8 @@ mod global {
     }
 
     impl Guard {
-        /// Ends the pin, as dropping it does, but always in place: the compiler makes a function of the glue around a drop where it occurs twice.
+        /// Ends the pin as dropping the guard does, but always inline: where drop glue occurs twice, the compiler makes
+        /// it a function of its own.
         #[inline(always)]
         pub fn leave(self) {
             std::mem::ManuallyDrop::new(self).unpin();
@@ -186,18 +202,19 @@ mod global {
 
         #[inline(always)]
         fn unpin(&self) {
-            // SAFETY: the guard is dropped on the thread that took it (it is not `Send`), whose storage has no destructor and lives until the
-            // thread has ended.
+            // SAFETY: the guard is dropped on the thread that took it (it is not `Send`). That thread's `LOCAL` has no
+            // destructor and lives until the thread has ended.
             let local = unsafe { &*self.local };
             if local.pins.get() == 0 {
-                // SAFETY: slots are never freed, and this one is the thread's: a guard that is not counted was announced there.
+                // SAFETY: slots are never freed, and this one is the thread's: a guard that is not counted was
+                // announced in it.
                 unsafe { (*local.quick.get()).leave() };
             } else {
                 leave_closely(local, self.writer);
             }
         }
 
-        /// Whether it is a writer section.
+        /// Whether this is a writer section.
         pub fn is_writer(&self) -> bool {
             self.writer
         }
@@ -210,7 +227,7 @@ mod global {
         }
     }
 
-    /// As [`Guard::unpin`], of one of several guards, or where the way is long: all are counted there.
+    /// As [`Guard::unpin`], where there are several guards or the way is long: then all guards are counted.
     #[inline(never)]
     fn leave_closely(local: &Local, writer: bool) {
         let pins = local.pins.get() - weight(writer);
@@ -236,14 +253,15 @@ mod global {
         LOCAL.with(|local| local.slot().is_some_and(Slot::is_writer))
     }
 
-    /// A small dense number of the current thread, reused after its exit: good for picking a per-thread slot. While the thread's thread-local values are destroyed it
-    /// is the thread's for the length of a pin only.
+    /// A small dense number of the current thread, reused after the thread's exit: good for picking a per-thread slot.
+    /// While the thread's thread-local values are destroyed, the number is the thread's only for the length of a pin.
     #[inline(always)]
     pub fn thread_number() -> usize {
         LOCAL.with(|local| local.slot().map_or_else(first_number, |slot| slot.number))
     }
 
-    /// The number of a thread that has no slot yet. By a pin, at whose end a slot is given back that the thread's end would not give back.
+    /// The number of a thread that has no slot yet. Takes a pin for it, because the end of that pin gives back a slot
+    /// that the thread's exit would no longer give back.
     #[cold]
     fn first_number() -> usize {
         pin().thread_number()
@@ -258,7 +276,7 @@ mod global {
         DOMAIN.synchronize(false);
     }
 
-    /// As [`synchronize`], but until `end` at most; whether all have ended.
+    /// As [`synchronize`], but waits until `end` at most. Returns whether all those pins have ended.
     ///
     /// # Panics
     /// If the current thread is pinned.
@@ -274,7 +292,8 @@ mod global {
         true
     }
 
-    /// Waits until every writer section that began before this call has ended, and every later one inside a reader's pin that began before: it keeps that pin's epoch (E3).
+    /// Waits until every writer section that began before this call has ended, and also every later one inside a
+    /// reader's pin that began before this call, because it keeps that pin's epoch (E3).
     ///
     /// # Panics
     /// If the current thread is in a writer section.
@@ -283,7 +302,8 @@ mod global {
         DOMAIN.synchronize(true);
     }
 
-    /// Raises the epoch and returns a stamp: what was made unreachable before may be reclaimed once [`has_passed`].
+    /// Raises the epoch and returns a stamp: everything that was made unreachable before may be reclaimed once
+    /// [`has_passed`] returns true.
     pub fn stamp() -> u64 {
         DOMAIN.stamp()
     }
@@ -293,7 +313,8 @@ mod global {
         DOMAIN.has_passed(stamp, false)
     }
 
-    /// Whether every writer section of the thread with this number that began before `stamp` was drawn has ended. Never blocks.
+    /// Whether every writer section of the thread with this number that began before `stamp` was drawn has ended. Never
+    /// blocks.
     pub fn writer_has_passed(stamp: u64, thread_number: usize) -> bool {
         DOMAIN.writer_has_passed(stamp, thread_number)
     }

@@ -84,7 +84,8 @@ fn nested_pins_keep_the_outer_epoch() {
     assert!(!is_pinned());
 }
 
-/// Whichever of a thread's guards ends first, what is left of them protects, and only a writer section that is left is one.
+/// Whichever of a thread's guards ends first, the remaining one protects, and the thread counts as a writer only if the
+/// remaining one is a writer section.
 #[test]
 fn guards_may_end_in_any_order() {
     std::thread::spawn(|| {
@@ -168,7 +169,8 @@ fn slots_are_reused_after_thread_exit() {
     assert!(seen.iter().all(|n| *n < first + 128), "200 short threads must not take 200 slots: {seen:?}");
 }
 
-/// A guard that outlives the thread's own bookkeeping, in a thread-local value that is dropped after it, protects to its end; so do pins that are taken beside it.
+/// A guard in a thread-local value that is dropped after the thread's own bookkeeping protects until its end; so do
+/// pins that are taken beside it.
 #[test]
 fn a_guard_in_thread_local_storage_protects_to_its_end() {
     struct Late(std::cell::RefCell<Option<(Guard, std::sync::mpsc::Sender<[bool; 3]>)>>);
@@ -183,7 +185,7 @@ fn a_guard_in_thread_local_storage_protects_to_its_end() {
             drop(section);
             let number = guard.thread_number();
             drop(guard);
-            // Another thread may have the slot by now, and be in a section of its own.
+            // Another thread may own the slot by now, and be in a section of its own.
             let stamp = stamp();
             while !writer_has_passed(stamp, number) {
                 std::thread::yield_now();
@@ -197,7 +199,8 @@ fn a_guard_in_thread_local_storage_protects_to_its_end() {
     }
 
     let (told, wait) = std::sync::mpsc::channel();
-    // Values are dropped in the order in which they were made or the other way round: one of the two threads meets the order that matters.
+    // Thread-local values are dropped in the order in which they were made or in the reverse order: one of the two
+    // threads meets the order that matters.
     for first in [true, false] {
         let told = told.clone();
         std::thread::spawn(move || {
@@ -213,7 +216,7 @@ fn a_guard_in_thread_local_storage_protects_to_its_end() {
     }
 }
 
-/// What a thread-local value does in a destructor that runs after the thread's slot was given back.
+/// The work of a thread-local value's destructor that runs after the thread's slot was given back.
 struct AtEnd(std::cell::RefCell<Option<Box<dyn FnOnce()>>>);
 
 impl Drop for AtEnd {
@@ -222,8 +225,9 @@ impl Drop for AtEnd {
     }
 }
 
-/// Regression: each thread whose thread-local values used epochs while they were destroyed kept a slot taken for ever, so that the slots, which every grace period looks at, grew
-/// with the number of threads that had ever been, and later threads had no number small enough for words of their own.
+/// Regression: each thread whose thread-local values used epochs while they were destroyed kept a slot taken for ever.
+/// The slots, all of which every grace period scans, grew with the number of threads that had ever existed, and later
+/// threads had no number small enough for words of their own.
 #[test]
 fn thread_local_values_that_use_epochs_at_the_end_leave_no_slot_behind() {
     thread_local! {
