@@ -1,7 +1,7 @@
-//! What can go wrong with a pool: every variant says what, where, and what to do.
+//! The errors of a pool: every variant says what went wrong, where, and what to do.
 //!
-//! After [`Error::SyncFailed`] the pool is poisoned: a failed sync marks pages clean, so nothing written since the last
-//! good sync may be taken for durable; only a reopen from media tells.
+//! After [`Error::SyncFailed`] the pool is poisoned. A failed sync marks pages clean, so nothing written since the last
+//! successful sync may be taken for durable; only a reopen from the media shows what is.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The result of a pool operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What to do about a call that has failed.
+/// What the user can do about a failed system call.
 fn io_advice(source: &std::io::Error) -> &'static str {
     match source.kind() {
         std::io::ErrorKind::PermissionDenied => "give this user permission for the file and its directory",
@@ -48,13 +48,13 @@ impl fmt::Debug for Place {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No file there.
+    /// The file does not exist.
     #[error("{pool} does not exist; mount its device or correct the path (a store is opened only with all its pools)")]
     NotFound {
         /// Which pool.
         pool: Place,
     },
-    /// The directory is there and takes no file.
+    /// The directory exists but accepts no new file.
     #[error(
         "{pool} cannot be created ({source}): its directory takes no new files, as those of the kernel (/proc, /sys) do not, or the name is a \
              link to nothing; name another directory"
@@ -65,7 +65,7 @@ pub enum Error {
         /// The operating system's answer.
         source: std::io::Error,
     },
-    /// The file, or the directory it was to be made in, cannot be written.
+    /// The file, or the directory in which it was to be created, cannot be written.
     #[error(
         "{}; give this user write permission for the file and its directory, mount the file system writable, or use a copy",
         not_writable(pool, source)
@@ -82,7 +82,7 @@ pub enum Error {
         /// Which pool.
         pool: Place,
     },
-    /// Creation starts over, and found a complete pool that has been opened, or has something in it.
+    /// A creation that starts over found a complete pool that has been opened or holds data.
     #[error(
         "{pool} belongs to a store that was in use, and its first pool is blank; restore that one from a backup or mount its device (nothing was changed)"
     )]
@@ -90,7 +90,7 @@ pub enum Error {
         /// Which pool.
         pool: Place,
     },
-    /// Not a pool.
+    /// The file is not a pool.
     #[error("{pool} is no hither pool (it begins with {found:02x?}); check the path, nothing was changed")]
     Foreign {
         /// Which file.
@@ -104,7 +104,7 @@ pub enum Error {
         /// Which one.
         pool: Place,
     },
-    /// Written by a later version.
+    /// The pool was written by a later version.
     #[error("{pool} has format {found}, this version reads up to {supported}; use a newer hither")]
     NewerFormat {
         /// Which pool.
@@ -120,12 +120,12 @@ pub enum Error {
         /// Which pool.
         pool: Place,
     },
-    /// Another process, or another handle of this one, has it open.
+    /// Another process, or another handle of this process, has the pool open.
     #[error("{pool} is in use{}", holder(*pid))]
     Locked {
         /// Which pool.
         pool: Place,
-        /// The holder, if the system tells.
+        /// The holder, if the system reports it.
         pid: Option<u32>,
     },
     /// Bytes of page 0 or of the catalogue do not verify.
@@ -206,7 +206,7 @@ pub enum Error {
         /// The operating system's answer.
         source: std::io::Error,
     },
-    /// Forced direct access on storage that does not keep its promise.
+    /// Direct access was forced on storage on which flushed data does not survive a power loss.
     #[error(
         "{pool} is on {filesystem}, where stores reach the disk through the page cache: flushed cache lines would not survive a power \
              loss; choose the medium \"file\", or let it be found out (\"auto\")"
@@ -217,7 +217,7 @@ pub enum Error {
         /// The file system.
         filesystem: String,
     },
-    /// The medium that was asked for is none that this storage can be.
+    /// This storage cannot be the medium that was asked for.
     #[error("{pool}: {what} is not possible here; {advice}")]
     UnsuitableMedium {
         /// Which pool.
@@ -227,7 +227,7 @@ pub enum Error {
         /// What to do.
         advice: &'static str,
     },
-    /// Beyond a limit.
+    /// A value is beyond a limit.
     #[error("{pool}: {what} is {value}, the limit is {limit}; {advice}")]
     TooLarge {
         /// Which pool.
@@ -241,7 +241,7 @@ pub enum Error {
         /// What to do.
         advice: &'static str,
     },
-    /// The process has not as many addresses free as the pool may grow to.
+    /// The process has fewer free addresses than the pool may grow to.
     #[error(
         "{pool} may grow to {bytes} bytes (max-capacity), and so many addresses are not free in this process; raise `ulimit -v`, or give a new \
              store a smaller max-capacity"
@@ -263,7 +263,7 @@ pub enum Error {
         /// The first failure.
         detail: String,
     },
-    /// Feature flags that this version must not ignore.
+    /// The pool has feature flags that this version must not ignore.
     #[error("{pool} uses features that this version does not know (bits {bits:#x}{}); use a newer hither", read_only_hint(*read_only_possible))]
     IncompatibleFeatures {
         /// Which pool.
@@ -273,7 +273,7 @@ pub enum Error {
         /// Whether opening read-only would work.
         read_only_possible: bool,
     },
-    /// A parameter outside its range.
+    /// A parameter is outside its range.
     #[error("{what} is {value}: {advice}")]
     Invalid {
         /// Which parameter.
@@ -286,7 +286,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// What was found: of damage, and of files that cannot be written, without the advice that follows. That depends on who is told.
+    /// The finding alone, without the advice that follows it, for damage and for files that cannot be written. Which
+    /// advice is right depends on who reads it.
     pub fn finding(&self) -> String {
         match self {
             Error::DamagedSuperblock { pool, what, offset, detail } => damaged(pool, what, *offset, detail),
@@ -333,7 +334,7 @@ mod tests {
     use super::*;
     use std::io::ErrorKind;
 
-    /// Regression: a pool that another user had made was read in vain, and nothing said what to do.
+    /// Regression: reading a pool that another user had created failed, and no message said what to do.
     #[test]
     fn a_call_that_failed_says_what_to_do() {
         for (kind, advice) in [(ErrorKind::PermissionDenied, "give this user permission"), (ErrorKind::Other, "system's log")] {

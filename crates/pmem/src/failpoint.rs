@@ -1,4 +1,4 @@
-//! Failures on demand, per pool and at run time. Checked in cold paths only.
+//! Failures on demand, per pool and at run time. Only cold paths check them.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 pub struct FailAt {
     /// Calls that still succeed.
     pub skip: u64,
-    /// Calls that fail after those; `u64::MAX` means all.
+    /// Calls that fail after the skipped ones; `u64::MAX` means all.
     pub count: u64,
     /// The operating system error they fail with, such as `libc::ENOSPC`.
     pub errno: i32,
@@ -21,20 +21,20 @@ pub struct FailAt {
 #[derive(Debug, Default)]
 pub struct Failpoints {
     armed: Mutex<HashMap<&'static str, (FailAt, u64)>>,
-    /// Points that nobody passes, and how many stand there.
+    /// Points that are held, and how many threads wait at each.
     held: Mutex<HashMap<&'static str, usize>>,
     released: Condvar,
-    /// Ranges of the pool that pass for unreadable.
+    /// Ranges of the pool that are treated as unreadable.
     unreadable: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Failpoints {
-    /// No point armed.
+    /// Failpoints of which none is armed.
     pub fn new() -> Arc<Failpoints> {
         Arc::new(Failpoints::default())
     }
 
-    /// Arms a point (again: anew).
+    /// Arms a point. Arming it again starts its count anew.
     pub fn arm(&self, point: &'static str, at: FailAt) {
         self.armed.lock().insert(point, (at, 0));
     }
@@ -49,28 +49,29 @@ impl Failpoints {
         self.armed.lock().get(point).map_or(0, |entry| entry.1)
     }
 
-    /// Has everybody who comes to a point wait there until it is released.
+    /// Makes every thread that comes to a point wait there until the point is released.
     pub fn hold(&self, point: &'static str) {
         self.held.lock().insert(point, 0);
     }
 
-    /// How many wait at a point that is held.
+    /// How many threads wait at a held point.
     pub fn waiting(&self, point: &'static str) -> usize {
         self.held.lock().get(point).copied().unwrap_or(0)
     }
 
-    /// Lets those go on.
+    /// Lets the waiting threads go on.
     pub fn release(&self, point: &'static str) {
         self.held.lock().remove(point);
         self.released.notify_all();
     }
 
-    /// Has the bytes from `from` to `to` of the pool pass for such as cannot be read, for [`Pool::cover_unreadable`](crate::Pool::cover_unreadable).
+    /// Makes the bytes from `from` to `to` of the pool count as unreadable, for
+    /// [`Pool::cover_unreadable`](crate::Pool::cover_unreadable).
     pub fn make_unreadable(&self, from: u64, to: u64) {
         self.unreadable.lock().push((from, to));
     }
 
-    /// Whether some byte of the range passes for such a one.
+    /// Whether some byte of the range counts as unreadable.
     pub(crate) fn is_unreadable(&self, from: u64, to: u64) -> bool {
         self.unreadable.lock().iter().any(|&(first, end)| first < to && from < end)
     }
@@ -83,7 +84,7 @@ impl Failpoints {
         }
     }
 
-    /// Counts a call and fails it if it is its turn; first waits if the point is held.
+    /// Counts a call, and fails it if it is among those that are to fail. Waits first if the point is held.
     pub fn check(&self, point: &'static str) -> io::Result<()> {
         self.pass(point);
         let mut armed = self.armed.lock();
@@ -94,7 +95,7 @@ impl Failpoints {
     }
 }
 
-/// Checks a point of optional failpoints.
+/// Checks a point; passes if there are no failpoints.
 pub(crate) fn check(points: Option<&Arc<Failpoints>>, point: &'static str) -> io::Result<()> {
     points.map_or(Ok(()), |points| points.check(point))
 }

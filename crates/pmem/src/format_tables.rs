@@ -1,4 +1,5 @@
-//! The constants of the pool format by the names of `docs/format.md`, for the test that compares the two. Not an interface.
+//! The constants of the pool format under the names of `docs/format.md`, for the test that compares the two. Not an
+//! interface.
 
 use crate::layout as l;
 pub use crate::superblock::FIELDS as SUPERBLOCK;

@@ -1,4 +1,4 @@
-//! Where things are in a pool. Every offset is built from the one before it; SPEC: pool file format v1.
+//! The layout of a pool. Every offset is derived from the one before it; SPEC: pool file format v1.
 //!
 //! ```text
 //! 0        magic | commit word | .. | superblock slot A | slot B | .. | settled | clock | checkpoint | ..
@@ -26,7 +26,7 @@ pub(crate) const SUPER_COMMIT_OFF: u64 = MAGIC_OFF + 8;
 pub(crate) const SUPER_SLOT_BYTES: u64 = 1024;
 pub(crate) const SUPER_SLOT_A_OFF: u64 = 64;
 pub(crate) const SUPER_SLOT_B_OFF: u64 = SUPER_SLOT_A_OFF + SUPER_SLOT_BYTES;
-/// The first line behind slot B, with a line of distance.
+/// The first line behind slot B, after a gap of one line.
 pub(crate) const SETTLED_OFF: u64 = SUPER_SLOT_B_OFF + SUPER_SLOT_BYTES + 64;
 pub(crate) const CLOCK_OFF: u64 = SETTLED_OFF + 8;
 pub(crate) const CHECKPOINT_OFF: u64 = CLOCK_OFF + 8;
@@ -35,7 +35,7 @@ pub(crate) const CATALOGUE_OFF: u64 = PAGE_BYTES;
 pub(crate) const CATALOGUE_SLOT_BYTES: u64 = 64 << 10;
 pub(crate) const CATALOGUE_SLOT_A: u64 = PAGE_BYTES;
 pub(crate) const CATALOGUE_SLOT_B: u64 = CATALOGUE_SLOT_A + CATALOGUE_SLOT_BYTES;
-/// The most bytes a catalogue can hold: a slot less the length in front.
+/// The most bytes a catalogue can hold: a slot less the length prefix.
 pub const CATALOGUE_MAX_BYTES: usize = CATALOGUE_SLOT_BYTES as usize - 4;
 
 pub(crate) const TABLE_OFF: u64 = CATALOGUE_OFF + CATALOGUE_SLOT_B + CATALOGUE_SLOT_BYTES;
@@ -56,9 +56,9 @@ const _: () = {
     assert!(DESCRIPTOR_SLOT_B + DESCRIPTOR_SLOT_BYTES + 8 == DESCRIPTOR_BYTES);
 };
 
-/// The `index` that the checksum of the superblock's commit word covers; descriptors use their own numbers.
+/// The `index` that the checksum in the superblock's commit word covers; descriptors use their own numbers.
 pub(crate) const SUPER_INDEX: u64 = u64::MAX;
-/// The `index` of the catalogue's commit word.
+/// The `index` for the catalogue's commit word.
 pub(crate) const CATALOGUE_INDEX: u64 = u64::MAX - 1;
 
 pub(crate) const MIN_SEGMENT_BYTES: u64 = 4 << 10;
@@ -68,15 +68,18 @@ pub(crate) const MAX_POOL_BYTES: u64 = 1 << 47;
 /// Segment numbers are `u32`.
 pub(crate) const MAX_SEGMENTS: u64 = u32::MAX as u64;
 
-/// The segment size for a pool of `capacity_bytes`: a power of two in 64 KiB..=8 MiB, between 1/2048 and 1/1024 of the pool:
-/// the room that collectors and open segments take is counted in segments, and what they leave decides how empty victims are (`docs/adr/0014`). For the same reason a pool
-/// below 1 MiB has smaller ones, down to 4 KiB, eight or more of them: with one or two nothing could ever be moved.
+/// The segment size for a pool of `capacity_bytes`: a power of two in 64 KiB..=8 MiB, between 1/2048 and 1/1024 of the
+/// pool.
+///
+/// The space that collectors and open segments take is counted in segments, and the space that they leave decides how
+/// empty victims are (`docs/adr/0014`). For the same reason a pool below 1 MiB has smaller segments, down to 4 KiB, but
+/// at least eight of them: with one or two nothing could ever be moved.
 pub fn default_segment_bytes(capacity_bytes: u64) -> u64 {
     let share = |parts: u64| (capacity_bytes / parts).checked_next_power_of_two().unwrap_or(8 << 20);
     share(2048).max(share(16).min(64 << 10)).clamp(MIN_SEGMENT_BYTES, 8 << 20)
 }
 
-/// Sizes and places of one pool.
+/// Sizes and offsets of one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) segment_bytes: u64,

@@ -1,13 +1,15 @@
 //! Media, flush and fence, pools and their segment tables.
 //!
-//! A [`Pool`] is the storage of one NUMA node: one file (or device, or anonymous memory) with a superblock, a catalogue area, a
-//! segment table and the segments. This crate owns that format; what is inside segments belongs to `hither-log`.
+//! A [`Pool`] is the storage of one NUMA node: one file (or device, or anonymous memory) with a superblock, a catalogue
+//! area, a segment table and the segments. This crate owns that format; the content of segments belongs to
+//! `hither-log`.
 //!
-//! Layers inside, each using only those above it: `arch` (instructions), `medium` (what the storage promises), `mapping`
-//! (address space), `record` / `two_slot` (bytes and the commit protocol), `superblock` / `table` (records), `pool`.
-//! [`shadow`] is the recording medium of the crash tests; the production code runs on it unchanged.
+//! The layers inside, each of which uses only those named before it: `arch` (instructions), `medium` (what the storage
+//! promises), `mapping` (address space), `record` / `two_slot` (bytes and the commit protocol, through the pool's
+//! `Access`), `superblock` / `table` (records), `pool`. [`shadow`] is the recording medium of the crash tests; the
+//! production code runs on it unchanged.
 //!
-//! Thread safety: a `Pool` is `Send + Sync`. Crash: see the modules; the rules are those of `docs/format.md`.
+//! Thread safety: a `Pool` is `Send + Sync`. Crash: see the modules; the rules are those of `docs/crash-model.md`.
 
 mod arch;
 mod error;

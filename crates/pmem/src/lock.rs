@@ -1,9 +1,14 @@
-//! A pool is open once: an exclusive `flock` on its file, shared for read-only opens.
+//! A pool is open at most once: an exclusive `flock` on its file, a shared one for read-only opens.
 //!
-//! The lock belongs to the open file description: it ends with the process, however that ends, and a second open in the same process
-//! conflicts too. Closing the pool unlocks explicitly, because a child of this process that is between `fork` and `exec` still holds a
-//! duplicate. `exec` closes it; a plain `fork` shares it until the child exits or closes, which is why forked children must not
-//! outlive the store; one that drops its copy of the handle unlocks nothing. The holder's process id is looked up in `/proc/locks` for the message only.
+//! The lock belongs to the open file description. It ends with the process, however that ends, and a second open in the
+//! same process conflicts too.
+//!
+//! Closing the pool unlocks explicitly, because a child of this process that is between `fork` and `exec` still holds a
+//! duplicate. `exec` closes the duplicate; a child that does not call it shares the lock until it exits or closes the
+//! file, which is why forked children must not outlive the store. A child that drops its copy of the handle unlocks
+//! nothing.
+//!
+//! The holder's process id is looked up in `/proc/locks` for the message only.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -17,18 +22,18 @@ use crate::error::{Error, Place, Result};
 #[derive(Debug)]
 pub(crate) struct LockedFile {
     file: File,
-    /// The process that drops the lock with this handle.
+    /// The process whose drop of this handle releases the lock; `None` for a duplicate.
     owner: Option<u32>,
 }
 
 impl LockedFile {
-    /// Takes the lock or says who has it.
+    /// Takes the lock, or reports who holds it.
     pub(crate) fn acquire(place: &Place, file: File, shared: bool) -> Result<LockedFile> {
         lock(place, &file, shared)?;
         Ok(LockedFile { file, owner: Some(std::process::id()) })
     }
 
-    /// A second handle under the same lock, which it does not end.
+    /// A second handle under the same lock; dropping it does not release the lock.
     pub(crate) fn duplicate(&self) -> std::io::Result<LockedFile> {
         Ok(LockedFile { file: self.file.try_clone()?, owner: None })
     }
@@ -43,7 +48,7 @@ impl std::ops::Deref for LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // A forked child that drops its copy of the handle would end its parent's lock.
+        // If a forked child dropped its copy of the handle and unlocked, it would end its parent's lock.
         if self.owner == Some(std::process::id()) {
             // Closing would unlock as well, unless a forked child has a duplicate.
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
@@ -71,7 +76,7 @@ fn holder(file: &File) -> Option<u32> {
 fn find_holder(locks: &str, file: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
-        // Waiting locks have an arrow here and hold nothing.
+        // Waiting locks have an arrow in the place of `kind` and hold nothing.
         let (kind, _, _, pid, place) = (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?);
         (kind == "FLOCK" && place == file).then(|| pid.parse().ok()).flatten()
     })
@@ -111,7 +116,7 @@ mod tests {
         drop(leaked);
     }
 
-    /// Regression: a forked child that dropped the handle ended the lock of its parent, which went on with the file.
+    /// Regression: a forked child that dropped the handle ended the lock of its parent, which went on using the file.
     #[test]
     fn a_forked_child_does_not_end_the_lock_of_its_parent() {
         let file = tempfile::NamedTempFile::new().unwrap();

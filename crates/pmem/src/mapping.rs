@@ -1,8 +1,10 @@
-//! Address space of a pool: reserved once for the largest size, filled piece by piece, never moved.
+//! The address space of a pool: reserved once for the largest size, mapped piece by piece, never moved.
 //!
 //! The base is aligned to 2 MiB so that huge pages are possible; the reserve is inaccessible and costs no memory.
-//! A mapping is excluded from forked children (`MADV_DONTFORK`): a child that touches it faults, so that no second process writes
-//! behind the lock's back. A file that is truncated by somebody else under a mapping faults with SIGBUS: see the `sigbus` module.
+//!
+//! A mapping is excluded from forked children (`MADV_DONTFORK`): a child that touches it faults, so no second process
+//! can write despite the lock. If another program truncates the mapped file, an access faults with SIGBUS: see the
+//! `sigbus` module.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,25 +25,26 @@ pub(crate) struct Mapping {
     max_len: u64,
 }
 
-// SAFETY: the struct only holds addresses; the memory behind them is shared by design and accessed through `Access`, which states its rules.
+// SAFETY: the struct only holds addresses. The memory behind them is shared by design and accessed through `Access`,
+// which states its rules.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; mapping more takes `&self` but is serialised by the pool's metadata lock.
+// SAFETY: as above; `map` takes `&self`, but the pool's lock `growing` serialises its callers.
 unsafe impl Sync for Mapping {}
 
 /// What is mapped.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
-    /// A file, shared; or `private`: its content, and changes that it never sees.
+    /// A shared mapping of a file, or with `private` a copy-on-write one, whose changes never reach the file.
     File { file: &'a File, map_sync: bool, private: bool },
     /// Private memory.
     Anonymous,
 }
 
-/// What a processor gives a process.
+/// The size of the address space that a processor gives a process.
 const ADDRESS_SPACE: u64 = 1 << 47;
 
 impl Mapping {
-    /// Reserves `max_len` bytes.
+    /// Reserves address space for `max_len` bytes.
     pub(crate) fn reserve(place: &Place, max_len: u64) -> Result<Mapping> {
         if max_len >= ADDRESS_SPACE {
             let what = "the growth limit in bytes (max-capacity)";
@@ -76,14 +79,15 @@ impl Mapping {
             return Ok(());
         }
         let failed = |action, e: rustix::io::Errno| Error::Io { pool: self.place.clone(), action, offset: off, source: e.into() };
-        // SAFETY: [off, off + len) lies in the reserve, which this struct owns, and was not mapped before: the pool maps each piece once.
+        // SAFETY: [off, off + len) lies in the reserve, which this struct owns, and was not mapped before: the pool
+        // maps each piece once.
         unsafe {
             let at = self.base.add(off as usize).cast();
             match source {
                 Source::File { file, map_sync, private } => {
                     let protection = ProtFlags::READ | ProtFlags::WRITE;
                     let sharing = match (private, map_sync) {
-                        // Only what changes takes memory.
+                        // Only changed pages take memory.
                         (true, _) => MapFlags::PRIVATE | MapFlags::NORESERVE,
                         (false, true) => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
                         (false, false) => MapFlags::SHARED,
@@ -96,35 +100,37 @@ impl Mapping {
             }
             rustix::mm::madvise(at, len as usize, Advice::LinuxDontFork).map_err(|e| failed("excluding the mapping from forks", e))?;
             if hugepages {
-                // A kernel without huge pages refuses; that costs speed only.
+                // A kernel without huge pages refuses; that only costs speed.
                 let _ = rustix::mm::madvise(at, len as usize, Advice::LinuxHugepage);
             }
         }
         Ok(())
     }
 
-    /// Gathers the pages of the range into huge ones now. tmpfs ignores the advice given at mapping unless the system was told to
-    /// heed it, but collapses on request. Best effort: without it lookups miss the TLB more often, nothing else.
+    /// Gathers the pages of the range into huge ones now. tmpfs ignores the advice given at mapping unless the system
+    /// is configured to heed it, but collapses on request. Best effort: without huge pages, lookups merely miss the TLB
+    /// more often.
     pub(crate) fn collapse(&self, off: u64, len: u64) {
         // SAFETY: the range lies in this struct's reserve; collapsing moves pages and changes no content.
         let _ = unsafe { libc::madvise(self.base.add(off as usize).cast(), len as usize, libc::MADV_COLLAPSE) };
     }
 
-    /// Lets go of the pages of a range of a shared file; they are mapped again when they are touched. Best effort.
+    /// Drops the pages of a range of a shared file from the mapping; an access maps them again. Best effort.
     pub(crate) fn let_go(&self, off: u64, len: u64) {
         // SAFETY: the range lies in this struct's reserve and is mapped from a file and shared, so nothing is lost.
         let _ = unsafe { rustix::mm::madvise(self.base.add(off as usize).cast(), len as usize, Advice::LinuxDontNeed) };
     }
 
-    /// Reads the pages of a range in; false if one cannot be: its device reports an error, its memory is poisoned, or the file ends before it. Whoever touched such a page would get
-    /// SIGBUS. True as well where the kernel cannot tell (before Linux 5.14).
+    /// Reads in the pages of a range. Returns false if one cannot be read: its device reports an error, its memory is
+    /// poisoned, or the file ends before it. An access to such a page would raise SIGBUS. Also returns true where the
+    /// kernel cannot report such pages (before Linux 5.14).
     pub(crate) fn populate(&self, off: u64, len: u64) -> bool {
         // SAFETY: the range lies in this struct's reserve and is mapped; to read pages in changes nothing.
         let outcome = unsafe { rustix::mm::madvise(self.base.add(off as usize).cast(), len as usize, Advice::LinuxPopulateRead) };
         !matches!(outcome, Err(Errno::FAULT | Errno::HWPOISON | Errno::IO))
     }
 
-    /// Whether the kernel can tell.
+    /// Whether the kernel can report pages that cannot be read.
     pub(crate) fn can_populate() -> bool {
         let page = rustix::param::page_size();
         // SAFETY: a new page of anonymous memory, which is unmapped at once.
@@ -136,30 +142,33 @@ impl Mapping {
         }
     }
 
-    /// Has a range show zeros instead of what cannot be read there. They may be written if nothing reaches the file anyway.
+    /// Replaces a range that cannot be read by zeros. The zeros may be written to if nothing reaches the file anyway.
     pub(crate) fn cover(&self, off: u64, len: u64, writable: bool) -> std::io::Result<()> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: the range lies in this struct's reserve and is mapped; whoever reads there meanwhile finds zeros instead of a fault.
+        // SAFETY: the range lies in this struct's reserve and is mapped; a concurrent reader finds zeros instead of a
+        // fault.
         unsafe { rustix::mm::mmap_anonymous(self.base.add(off as usize).cast(), len as usize, protection, flags) }?;
         Ok(())
     }
 
-    /// Makes huge pages of a range of a file on tmpfs that has no pages yet, which saves copying them together later. Best effort. The kernel
-    /// collapses no range without any page, so one byte of each is written first.
+    /// Makes huge pages of a range of a file on tmpfs that has no pages yet; this saves copying small pages together
+    /// later. Best effort. The kernel does not collapse a range without pages, so one byte of each huge page is written
+    /// first.
     pub(crate) fn huge_ahead(file: &File, off: u64, len: u64) {
         let from = off.next_multiple_of(HUGE_BYTES);
         let to = (off + len) / HUGE_BYTES * HUGE_BYTES;
         if to <= from || file.metadata().is_ok_and(|metadata| metadata.len() > from) || file.set_len(off + len).is_err() {
             return;
         }
-        // By writing, not through the mapping: a full tmpfs answers a write with an error and a store with SIGBUS.
+        // Through the file, not through the mapping: a full tmpfs answers a write with an error but a store with
+        // SIGBUS.
         if (from..to).step_by(HUGE_BYTES as usize).any(|page| file.write_all_at(&[0], page).is_err()) {
             return;
         }
-        // An address that is a multiple of 2 MiB: only there can a page be huge.
+        // The address must be a multiple of 2 MiB: only there can a page be huge.
         let reserve = (to - from + HUGE_BYTES) as usize;
-        // SAFETY: a fresh reservation, a mapping inside it, and its end; nobody else learns of the addresses.
+        // SAFETY: a fresh reservation, a mapping inside it, and its removal; no other code knows the addresses.
         unsafe {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             let Ok(reserved) = rustix::mm::mmap_anonymous(ptr::null_mut(), reserve, ProtFlags::empty(), flags) else { return };
@@ -172,14 +181,15 @@ impl Mapping {
         }
     }
 
-    /// Asks the kernel to place pages of the range on a node. Best effort: true if it agreed.
+    /// Asks the kernel to place the pages of the range on a node. Best effort; returns whether the kernel agreed.
     pub(crate) fn prefer_node(&self, off: u64, len: u64, os_node: u32) -> bool {
         // SAFETY: the range lies in this struct's reserve.
         prefer_node(unsafe { self.base.add(off as usize) }, len, os_node)
     }
 }
 
-/// Asks the kernel to place what is allocated of a tmpfs file from now on, in a range, on a node: it remembers that with the file. Best effort: true if it agreed.
+/// Asks the kernel to place all pages that are allocated from now on in a range of a tmpfs file on a node. The kernel
+/// remembers this with the file. Best effort; returns whether the kernel agreed.
 pub(crate) fn prefer_node_for_file(file: &File, off: u64, len: u64, os_node: u32) -> bool {
     // SAFETY: a new mapping at an address of the kernel's choice; it is never accessed, and unmapped at once.
     unsafe {
@@ -197,7 +207,8 @@ fn prefer_node(at: *mut u8, len: u64, os_node: u32) -> bool {
     }
     let mut mask = [0u64; 16];
     mask[os_node as usize / 64] = 1 << (os_node % 64);
-    // SAFETY: the mask outlives the call and has the bits announced; the policy changes and moves no data, whatever lies there.
+    // SAFETY: the mask outlives the call and has as many bits as announced; the call changes the policy and moves no
+    // data, whatever lies there.
     unsafe {
         libc::syscall(libc::SYS_mbind, at, len as libc::size_t, MPOL_PREFERRED, mask.as_ptr(), 1024 as libc::c_ulong, 0 as libc::c_uint)
             == 0

@@ -1,8 +1,10 @@
-//! What the storage is and what it promises.
+//! What the storage is, and what it promises.
 //!
-//! Detection asks the kernel: a mapping with `MAP_SYNC` succeeds only where flushed cache lines are durable, metadata included.
-//! Everything else on a disk goes through the page cache and needs a sync. tmpfs is memory. Forcing direct access onto a
-//! page-cached disk file would make a store that looks durable and is not: it is refused.
+//! Detection asks the kernel: a mapping with `MAP_SYNC` succeeds only where flushed cache lines are durable, including
+//! the file's metadata. Every other file on a disk goes through the page cache and needs a sync. tmpfs is memory.
+//!
+//! Direct access forced onto a page-cached disk file would make a store that looks durable and is not, so it is
+//! refused.
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -31,7 +33,7 @@ pub enum MediumKind {
     Shadow,
 }
 
-/// Up to where a store must get to survive a power loss.
+/// How far a store must get to survive a power loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PersistenceDomain {
     /// The memory controller: flush and fence.
@@ -44,7 +46,7 @@ pub enum PersistenceDomain {
     None,
 }
 
-/// What the user wants the storage to be taken for.
+/// How the user wants the storage to be treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum MediumChoice {
     /// What detection finds.
@@ -52,13 +54,15 @@ pub enum MediumChoice {
     Auto,
     /// Direct access: also on tmpfs (as an emulation that is not durable), never silently on a disk file.
     ForcedDax,
-    /// Syncs, whatever it is.
+    /// Syncs, whatever the storage is.
     File,
     /// No durability.
     Volatile,
-    /// Private memory of which only what was flushed and fenced (or synced) reaches the file: killing the process equals a power loss.
+    /// Private memory; only data that was flushed and fenced (or synced) reaches the file. Killing the process equals a
+    /// power loss.
     ShadowFile,
-    /// The file as it is, and what is done to it in private memory: nothing reaches the file, which need not be writable. For looking at a damaged store.
+    /// A private copy of the file: changes stay in memory and never reach the file, which need not be writable. For
+    /// inspecting a damaged store.
     PrivateCopy,
 }
 
@@ -71,11 +75,11 @@ pub struct MediumInfo {
     pub domain: PersistenceDomain,
     /// How lines are flushed.
     pub flush: FlushKind,
-    /// Whether what the domain promises holds for a power loss.
+    /// Whether data that has reached the domain survives a power loss.
     pub durable: bool,
     /// Whether memory of this medium can be placed on a node (not page-cached files).
     pub locality: bool,
-    /// The file system or what stands for it.
+    /// The name of the file system, or of the storage where there is none.
     pub filesystem: String,
 }
 
@@ -84,11 +88,11 @@ const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 const HUGETLBFS: &str = "hugetlbfs";
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
-/// What was found out about a file.
+/// What probing a file has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Probe {
     pub(crate) device: bool,
-    /// Of a device: it keeps its content without power, as far as the kernel tells.
+    /// Of a device: it keeps its content without power, as far as the kernel reports.
     pub(crate) persistent: bool,
     pub(crate) map_sync: bool,
     pub(crate) memory: bool,
@@ -110,14 +114,15 @@ impl Probe {
     }
 }
 
-/// Whether a dax device is a part of persistent memory. Others are volatile memory that was set apart (CXL memory, high-bandwidth memory): they hang on no bus of NVDIMMs.
+/// Whether a dax device is part of persistent memory. Other dax devices are volatile memory that was set apart (CXL
+/// memory, high-bandwidth memory): they are on no bus of NVDIMMs.
 pub(crate) fn is_persistent_device(root: &Path, number: u64) -> bool {
     let name = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
     let of_ndbus = |part: std::path::Component<'_>| part.as_os_str().to_string_lossy().starts_with("ndbus");
     root.join(name).canonicalize().is_ok_and(|path| path.components().any(of_ndbus))
 }
 
-/// Whether a file lies in memory that knows policies of placement and huge pages.
+/// Whether a file lies in memory that supports placement policies and huge pages.
 pub(crate) fn is_tmpfs(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|stat| i128::from(stat.f_type) == i128::from(TMPFS_MAGIC))
 }
@@ -156,11 +161,11 @@ pub(crate) fn caches_are_persistent(root: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(root) else { return false };
     let regions = entries.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("region"));
     let mut domains = regions.map(|e| std::fs::read_to_string(e.path().join("persistence_domain")).unwrap_or_default()).peekable();
-    // One region with less decides: the pool may be on it.
+    // One region with a smaller domain decides: the pool may be on it.
     domains.peek().is_some() && domains.all(|domain| domain.trim() == "cpu_cache")
 }
 
-/// The medium that a choice makes of a probed file.
+/// The medium that a choice gives for a probed file.
 pub(crate) fn decide(place: &Place, probe: &Probe, run: &Runtime) -> Result<MediumInfo> {
     let info = |kind, domain, durable, locality| MediumInfo {
         kind,
@@ -192,7 +197,8 @@ pub(crate) fn decide(place: &Place, probe: &Probe, run: &Runtime) -> Result<Medi
     with_flush(found, run)
 }
 
-/// Refuses to take storage for what it cannot be. (A device knows no sync and no private mapping; hugetlbfs maps no less than a huge page, and takes no writes but through a mapping.)
+/// Refuses to treat storage as something it cannot be. A device has neither syncs nor private mappings. hugetlbfs maps
+/// nothing smaller than a huge page, and takes writes only through a mapping.
 fn refuse_unsuitable(place: &Place, probe: &Probe, choice: MediumChoice) -> Result<()> {
     let (what, advice) = match choice {
         _ if probe.filesystem == HUGETLBFS => (
@@ -290,7 +296,8 @@ mod tests {
         }
     }
 
-    /// Found by hand: volatile memory that was set apart as a device passed for persistent, and a choice of the user's was passed over without a word.
+    /// Found by hand: volatile memory that was set apart as a device passed for persistent memory, and an explicit
+    /// choice of the user was ignored silently.
     #[test]
     fn only_devices_of_persistent_memory_are_durable() {
         use MediumChoice::*;
@@ -311,7 +318,7 @@ mod tests {
         }
     }
 
-    /// Found by hand: it passed for volatile memory, and each mapping failed with "invalid argument".
+    /// Found by hand: hugetlbfs passed for volatile memory, and each mapping failed with "invalid argument".
     #[test]
     fn hugetlbfs_is_refused_by_name() {
         use MediumChoice::*;
@@ -377,7 +384,8 @@ mod tests {
         assert!(!caches_are_persistent(&dir.path().join("absent")));
     }
 
-    /// Regression: a file that was opened for reading was never taken for one on persistent memory, since a mapping to write to is refused for it.
+    /// Regression: a file that was opened for reading was never recognised as being on persistent memory, because a
+    /// writable mapping is refused for it.
     #[test]
     fn what_a_medium_can_does_not_depend_on_how_the_file_was_opened() {
         let file = tempfile::NamedTempFile::new().unwrap();

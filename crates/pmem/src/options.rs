@@ -1,4 +1,4 @@
-//! How pools are created and opened.
+//! Options for creating and opening pools.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::tracer::{Emulate, Tracer};
 /// A random version-4 UUID.
 ///
 /// # Panics
-/// If the operating system has no random numbers: then no store may be made, because UUIDs must be unique.
+/// If the operating system provides no random numbers: then no store may be created, because UUIDs must be unique.
 pub fn new_uuid() -> [u8; 16] {
     Randomness::System.uuid()
 }
@@ -28,29 +28,31 @@ pub struct CreateOptions {
     pub store_uuid: [u8; 16],
     /// Identity of this pool: `members[node]`.
     pub pool_uuid: [u8; 16],
-    /// The node whose storage this is.
+    /// The node to which this storage belongs.
     pub node: u32,
     /// All pools of the store, in node order.
     pub members: Vec<[u8; 16]>,
     /// Bytes of a segment: a power of two, 4 KiB to 1 GiB.
     pub segment_bytes: u64,
-    /// Bytes of segments to preallocate (rounded up to whole segments); the metadata comes on top.
+    /// Bytes of segments to preallocate (rounded up to whole segments); the metadata takes space besides.
     pub capacity_bytes: u64,
-    /// Bytes of segments that the pool may grow to; never less than the capacity. Costs address space and 128 bytes per segment.
+    /// Bytes of segments that the pool may grow to; never less than the capacity. Costs address space and 128 bytes per
+    /// segment.
     pub max_bytes: u64,
     /// Time of creation, milliseconds since 1970.
     pub created_ms: u64,
-    /// The creation of the store is starting over: a pool found in the way is known to belong to a store that was never born.
+    /// The creation of the store is starting over: an existing pool may be overwritten, because it is known to belong
+    /// to a store that was never born.
     pub overwrite_unborn: bool,
-    /// Which medium to take the storage for.
+    /// How to treat the storage.
     pub medium: MediumChoice,
-    /// Forces a flush instruction (valgrind stops at the optimised ones).
+    /// Forces a flush instruction (valgrind does not know the optimised ones).
     pub flush: Option<FlushKind>,
-    /// Asks for huge pages where the medium can have them.
+    /// Asks for huge pages where the medium supports them.
     pub hugepages: bool,
-    /// Accepts direct access that does not survive a power loss.
+    /// Accepts direct access whose data does not survive a power loss.
     pub allow_not_durable: bool,
-    /// The node of the operating system on which to place volatile memory.
+    /// The operating system's node on which to place volatile memory.
     pub bind_os_node: Option<u32>,
     /// Counts accesses.
     pub meter: Option<Arc<Meter>>,
@@ -113,26 +115,27 @@ impl CreateOptions {
 /// How to open a pool. Expectations that are `None` are not checked.
 #[derive(Clone, Default)]
 pub struct OpenOptions {
-    /// The store it must belong to.
+    /// The store to which the pool must belong.
     pub store_uuid: Option<[u8; 16]>,
-    /// The pool it must be.
+    /// The UUID that the pool must have.
     pub pool_uuid: Option<[u8; 16]>,
-    /// The node it must be of.
+    /// The node to which the pool must belong.
     pub node: Option<u32>,
-    /// The members its store must have.
+    /// The members that its store must have.
     pub members: Option<Vec<[u8; 16]>>,
-    /// Opens a damaged pool with what can be had of it, and notes that ([`Pool::salvage_notes`](crate::Pool::salvage_notes)). Only where nothing reaches the file: for private copies
-    /// ([`MediumChoice::PrivateCopy`]) and images; otherwise without effect.
+    /// Opens a damaged pool with whatever can be recovered, and notes what was passed over
+    /// ([`Pool::salvage_notes`](crate::Pool::salvage_notes)). Works only where nothing reaches the file: for private
+    /// copies ([`MediumChoice::PrivateCopy`]) and images. Has no effect otherwise.
     pub salvage: bool,
-    /// Which medium to take the storage for.
+    /// How to treat the storage.
     pub medium: MediumChoice,
     /// Forces a flush instruction.
     pub flush: Option<FlushKind>,
-    /// Asks for huge pages where the medium can have them.
+    /// Asks for huge pages where the medium supports them.
     pub hugepages: bool,
-    /// Accepts direct access that does not survive a power loss.
+    /// Accepts direct access whose data does not survive a power loss.
     pub allow_not_durable: bool,
-    /// The node of the operating system on which to place volatile memory.
+    /// The operating system's node on which to place volatile memory.
     pub bind_os_node: Option<u32>,
     /// Counts accesses.
     pub meter: Option<Arc<Meter>>,
@@ -145,7 +148,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// No expectations, the medium as found, huge pages where possible.
+    /// No expectations, the medium as detected, huge pages where possible.
     pub fn new() -> OpenOptions {
         OpenOptions { hugepages: true, ..OpenOptions::default() }
     }
@@ -166,7 +169,7 @@ impl OpenOptions {
     }
 }
 
-/// What creation and opening have in common.
+/// The options that creation and opening share.
 #[derive(Clone)]
 pub(crate) struct Runtime {
     pub(crate) medium: MediumChoice,
@@ -182,12 +185,12 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// Whether nothing that is done to the pool reaches its file.
+    /// Whether changes of the pool never reach its file.
     pub(crate) fn is_private(&self) -> bool {
         self.medium == MediumChoice::PrivateCopy
     }
 
-    /// Whether a damaged file is opened with what can be had of it.
+    /// Whether a damaged file is opened with whatever can be recovered.
     pub(crate) fn salvages_file(&self) -> bool {
         self.salvage && self.is_private()
     }

@@ -1,6 +1,7 @@
-//! Where random numbers come from: the operating system, or a seed where a run must be repeatable.
+//! Sources of random numbers: the operating system, or a seed where a run must be repeatable.
 //!
-//! Thread safety: shared freely; clones of a seeded source draw from one sequence. Crash: nothing here outlives the process.
+//! Thread safety: shared freely; clones of a seeded source draw from one sequence. Crash: nothing here outlives the
+//! process.
 
 use crate::shadow::ShadowRng;
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ pub enum Randomness {
     /// The operating system.
     #[default]
     System,
-    /// A seed, for crash tests that are to be repeated.
+    /// A seed, for crash tests that must be repeatable.
     Seeded(Arc<Mutex<ShadowRng>>),
 }
 
@@ -25,7 +26,7 @@ impl Randomness {
     /// The next number.
     ///
     /// # Errors
-    /// The operating system has none.
+    /// If the operating system provides none.
     pub fn next_u64(&self) -> Result<u64, getrandom::Error> {
         match self {
             Randomness::System => getrandom::u64(),
@@ -36,7 +37,7 @@ impl Randomness {
     /// A version-4 UUID.
     ///
     /// # Panics
-    /// If the operating system has no random numbers: then no store may be made, because UUIDs must be unique.
+    /// If the operating system provides no random numbers: then no store may be created, because UUIDs must be unique.
     pub fn uuid(&self) -> [u8; 16] {
         let draw = || self.next_u64().expect("the operating system provides random numbers");
         let mut uuid = (u128::from(draw()) << 64 | u128::from(draw())).to_le_bytes();

@@ -1,6 +1,7 @@
 //! Bytes of records: little-endian fields, checksums, and small checked words.
 //!
-//! A small word (settled version, clock) is one aligned 8-byte store: 56 bits of value below 8 bits of check. Zero was never set.
+//! A small word (settled version, clock, checkpoint) is one aligned 8-byte store: 56 bits of value below 8 bits of
+//! check. Zero means that it was never set.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -45,7 +46,8 @@ pub(crate) trait Fields {
 }
 
 impl Fields for [u8] {
-    /// Offsets are constants of a record and checked against its size at compile time; beyond it is a bug.
+    /// Offsets are constants of a record and checked against its size at compile time; an offset beyond the record is a
+    /// bug.
     fn bytes_at<const N: usize>(&self, off: usize) -> [u8; N] {
         let mut bytes = [0; N];
         bytes.copy_from_slice(&self[off..off + N]);

@@ -1,11 +1,15 @@
-//! What can be had of a place of the commit-word protocol that does not verify, for whoever salvages a damaged pool.
+//! What can be recovered from a place of the commit-word protocol that does not verify, for salvaging a damaged pool.
 //!
-//! A checksum tells more than right or wrong. Where it is off by one bit, or the slot that the word does not name has it, the word is damaged and the record is
-//! whole. Otherwise, flipping one bit of a record changes its checksum in a way that no other bit of it does: if one explains the difference, it is set
-//! right. That finds any one flipped bit. What is worse damaged leaves the record before the current one, for which there is no checksum any more:
-//! the caller has to find out whether it makes sense.
+//! A checksum reveals more than right or wrong:
 //!
-//! Thread safety: nobody may write meanwhile. Nothing is changed.
+//! * If the checksum of a slot differs from the commit word's by one bit at most, the word is damaged and the record in
+//!   that slot is whole. This also holds for the slot that the word does not name.
+//! * Otherwise one bit of the record may have been flipped. Each bit changes the checksum in a way that no other bit
+//!   does: if one bit explains the difference, that bit is set right. This finds any single flipped bit.
+//! * If the damage is worse, only the record before the current one is left, for which no checksum exists any more. The
+//!   caller has to find out whether it makes sense.
+//!
+//! Thread safety: nobody may write meanwhile. Nothing on the medium is changed.
 
 use crate::pool::Access;
 use crate::record::Fields;
@@ -14,26 +18,28 @@ use crate::two_slot::{CommitWord, Extent, TwoSlot};
 /// CRC-32C's polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Something found at a damaged place.
+/// Something recovered from a damaged place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Salvaged<T> {
-    /// What it is.
+    /// The recovered value.
     pub value: T,
-    /// A checksum says that this is the current record. Otherwise it is an earlier one, or what looks like it.
+    /// Whether a checksum shows that this is the current record. Otherwise it is an earlier one, or only looks like
+    /// one.
     pub is_current: bool,
-    /// How it was found, for a report.
+    /// How it was recovered, for a report.
     pub how: &'static str,
 }
 
 impl<T> Salvaged<T> {
-    /// The same with what `decode` makes of the value; `None` if that is nothing.
+    /// Replaces the value by what `decode` returns; `None` if that is `None`.
     pub(crate) fn decode<U>(self, decode: impl FnOnce(T) -> Option<U>) -> Option<Salvaged<U>> {
         Some(Salvaged { value: decode(self.value)?, is_current: self.is_current, how: self.how })
     }
 }
 
 impl TwoSlot {
-    /// What may be current at a place that does not verify, or that seems never to have been written: likeliest first.
+    /// The records that may be current at a place that does not verify, or that seems never to have been written:
+    /// likeliest first.
     pub(crate) fn salvage(&self, access: &Access, uuid: &[u8; 16]) -> Vec<Salvaged<Vec<u8>>> {
         let word = access.load_u64(self.commit_off);
         let commit = CommitWord::unpack(word);
@@ -44,7 +50,7 @@ impl TwoSlot {
             let mended = || Some((self.mended(access, uuid, commit)?, "one bit was flipped, which its checksum shows"));
             found.extend(whole.or_else(mended).map(|(value, how)| Salvaged { value, is_current: true, how }));
         }
-        // A word that is never written says nothing about the slots.
+        // A word with sequence 0, which no program writes, says nothing about the slots.
         let (doubtful, how): (&[usize], _) = match commit.sequence {
             0 => (&[1 - commit.slot, commit.slot], "what is in its slots is used without a checksum"),
             _ => (&[1 - commit.slot], "the record before it is used instead"),
@@ -55,18 +61,19 @@ impl TwoSlot {
         found
     }
 
-    /// The record in a slot if the commit word's checksum is its own, or was before one bit of it flipped.
+    /// The record in a slot if its checksum differs from the commit word's by one bit at most.
     fn whole(&self, access: &Access, uuid: &[u8; 16], slot: usize, crc: u32) -> Option<Vec<u8>> {
         self.read_slot(access, slot).filter(|record| (self.checksum(record, uuid) ^ crc).count_ones() <= 1)
     }
 
-    /// The record in the slot that the commit word names, with the bit set right that was flipped.
+    /// The record in the slot that the commit word names, with its one flipped bit set right.
     fn mended(&self, access: &Access, uuid: &[u8; 16], commit: CommitWord) -> Option<Vec<u8>> {
         let Some(mut record) = self.read_slot(access, commit.slot) else { return self.with_mended_length(access, uuid, commit) };
         let behind = uuid.len() + size_of_val(&self.index);
         if let Some(bit) = flipped_bit(self.checksum(&record, uuid) ^ commit.crc, record.len(), behind) {
             record[bit / 8] ^= 1 << (bit % 8);
-            // The length says how much the checksum covers.
+            // The first 32 bits may be a length, which determines how much the checksum covers: `with_mended_length`
+            // handles these.
             if self.extent == Extent::Whole || bit >= 32 {
                 return Some(record);
             }
@@ -74,7 +81,7 @@ impl TwoSlot {
         self.with_mended_length(access, uuid, commit)
     }
 
-    /// As [`TwoSlot::mended`], for a bit of the length in front.
+    /// As [`TwoSlot::mended`], for a flipped bit of the length prefix.
     fn with_mended_length(&self, access: &Access, uuid: &[u8; 16], commit: CommitWord) -> Option<Vec<u8>> {
         if self.extent == Extent::Whole {
             return None;
@@ -90,9 +97,10 @@ impl TwoSlot {
     }
 }
 
-/// The bit of a record of `bytes` bytes, `behind` more of which its checksum covers, that changes the checksum by `difference` if it is flipped.
+/// The bit of a record of `bytes` bytes whose flip changes the checksum by `difference`. The checksum covers `behind`
+/// more bytes after the record.
 fn flipped_bit(difference: u32, bytes: usize, behind: usize) -> Option<usize> {
-    // What the last bit changes; each bit before it goes one step further through the register.
+    // The effect of the last bit; each bit before it goes one step further through the register.
     let mut change = POLYNOMIAL;
     for bit in (0..(bytes + behind) * 8).rev() {
         if change == difference && bit < bytes * 8 {

@@ -1,12 +1,15 @@
-//! SIGBUS: a page of a mapped pool that is not there any more (the file was truncated by somebody else), that its device cannot read, or memory that the hardware
-//! reports as poisoned. Whoever reads much in the background looks before (`Pool::cover_unreadable`); this is for all others.
+//! SIGBUS: an access to a page of a mapped pool that does not exist any more (another program truncated the file), that
+//! its device cannot read, or whose memory the hardware reports as poisoned. Bulk readers in the background check first
+//! (`Pool::cover_unreadable`); the guard is for all other accesses.
 //!
-//! Stated behaviour (`docs/crash-model.md`): the process stops. No read of such a page may be answered and no write to it acknowledged, and
-//! a store that lost a page must not go on. Without the guard the kernel's default does that silently; with it, the message says which
-//! pool and which offset, then the process aborts. Full disks come here only where the file system copies what is written: elsewhere space is preallocated.
+//! Stated behaviour (`docs/crash-model.md`): the process stops. No read of such a page may be answered and no write to
+//! it acknowledged, and a store that lost a page must not go on. Without the guard the kernel's default action stops
+//! the process silently; with it, a message names the pool and the offset before the process aborts.
 //!
-//! The handler uses async-signal-safe calls and atomics only. A fault outside pools is handed to the handler that was there before, and so are all that follow:
-//! most end the process.
+//! A full disk leads here only where the file system copies on write: elsewhere space is preallocated.
+//!
+//! The handler uses async-signal-safe calls and atomics only. On a fault outside pools it reinstalls the previous
+//! action, which gets this fault and all later ones: most end the process.
 
 use std::ptr;
 use std::sync::Once;
@@ -14,10 +17,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::error::Place;
 
-/// Pools that the handler can name; more work as well, but their fault says less.
+/// How many pools the handler can name. More pools work as well, but a fault in one of those is not named.
 const SLOTS: usize = 64;
 
-/// A mapping. Leaked, and never changed: the handler may read it at any time.
+/// A mapping. Leaked and never changed, because the handler may read it at any time.
 struct Mapping {
     base: usize,
     len: usize,
@@ -27,12 +30,12 @@ struct Mapping {
 /// The mappings; null where there is none.
 static POOLS: [AtomicPtr<Mapping>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
 
-/// Makes a mapping known to the guard for as long as it lives.
+/// Keeps a mapping known to the guard for as long as this lives.
 pub(crate) struct Registration(Option<&'static AtomicPtr<Mapping>>);
 
 impl Registration {
     pub(crate) fn new(place: &Place, base: *const u8, len: u64) -> Registration {
-        // Leaked on purpose, once per open: a signal may be reading it when the pool closes.
+        // Leaked on purpose, once per open: a signal handler may be reading it when the pool closes.
         let mapping: &'static mut Mapping =
             Box::leak(Box::new(Mapping { base: base as usize, len: len as usize, name: place.to_string().into() }));
         let take = |slot: &&'static AtomicPtr<Mapping>| {
@@ -50,12 +53,14 @@ impl Drop for Registration {
     }
 }
 
-/// Installs the handler for the whole process; again does nothing. Call it once at the start of a program that owns its signals.
+/// Installs the handler for the whole process; later calls do nothing. Call it once at the start of a program that owns
+/// its signals.
 pub fn install_sigbus_guard() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the action is fully initialised, its handler has the signature that SA_SIGINFO asks for, and PREVIOUS is written
-        // before the handler can run: by a call of its own, since a library may fill it in after the kernel has installed the handler.
+        // SAFETY: the action is fully initialised and its handler has the signature that SA_SIGINFO asks for. PREVIOUS
+        // is written before the handler can run, by a separate call, because a library may fill it in after the kernel
+        // has installed the handler.
         unsafe {
             libc::sigaction(libc::SIGBUS, ptr::null(), PREVIOUS.as_ptr());
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -67,7 +72,7 @@ pub fn install_sigbus_guard() {
     });
 }
 
-/// The action that was there before the guard.
+/// The action that was installed before the guard.
 struct Previous(std::cell::UnsafeCell<std::mem::MaybeUninit<libc::sigaction>>);
 
 // SAFETY: written once, by the call that installs the handler; only the handler reads it.
@@ -94,7 +99,8 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, _contex
             unsafe { libc::abort() };
         }
     }
-    // SAFETY: not ours: the action that was there before, which was written when this one was installed, gets the fault when the instruction runs again.
+    // SAFETY: the fault is not in a pool. PREVIOUS was written when this handler was installed; its action gets the
+    // fault when the instruction runs again.
     unsafe { libc::sigaction(signal, PREVIOUS.as_ptr(), ptr::null_mut()) };
 }
 
@@ -112,7 +118,7 @@ fn report(name: &[u8], offset: usize) {
     }
     let tail = b" is gone: its device reports an error, the memory is damaged, the file was truncated, or its file system has shut down, or copies on write and is full (SIGBUS). Stopping so that nothing wrong is acknowledged.\n";
     for part in [b"hither: ", name, b": the page at offset ", &digits[at..], tail] {
-        // SAFETY: `write` is async-signal-safe and the buffer is valid; there is nothing to do about a failure.
+        // SAFETY: `write` is async-signal-safe and the buffer is valid; a failure cannot be handled here.
         let _ = unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
     }
 }

@@ -1,4 +1,4 @@
-//! The superblock record: what a pool is, which store it belongs to, how large it is.
+//! The superblock record: what a pool is, to which store it belongs, how large it is.
 //!
 //! Encoding is explicit, field by field, so that neither padding nor the host's layout reaches the media.
 
@@ -12,11 +12,11 @@ use crate::two_slot::{Extent, TwoSlot};
 /// The format that this version writes, and the newest it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Feature bits that this version knows; any other changes what it may do with the pool.
+/// Feature bits that this version knows; any other bit restricts what it may do with the pool.
 const KNOWN_RO_COMPAT: u64 = 0;
 const KNOWN_INCOMPAT: u64 = 0;
 
-/// No store is opened so often; whoever counts on from there need not expect an overflow.
+/// No store is opened so often. A program that goes on counting from there need not expect an overflow.
 const MOST_OPENINGS: u64 = 1 << 62;
 
 /// The superblock's place.
@@ -51,7 +51,7 @@ pub(crate) const OPEN_COUNT: usize = RESERVED_1 + 4;
 /// Bytes of the record that have a meaning; the rest of the slot is zero.
 pub(crate) const USED_BYTES: usize = OPEN_COUNT + 8;
 
-/// Name, offset and length of each field, for the test of `docs/format.md`.
+/// Name, offset and length of each field, for the test that checks `docs/format.md`.
 pub const FIELDS: [(&str, u64, u64); 20] = [
     ("version", VERSION as u64, 4),
     ("reserved_0", RESERVED_0 as u64, 4),
@@ -94,11 +94,11 @@ pub struct SuperblockInfo {
     pub ro_compat: u64,
     /// Features that older versions must not ignore.
     pub incompat: u64,
-    /// The store.
+    /// UUID of the store.
     pub store_uuid: [u8; 16],
-    /// This pool.
+    /// UUID of this pool.
     pub pool_uuid: [u8; 16],
-    /// Its node.
+    /// The node of this pool.
     pub node: u32,
     /// All pools of the store, in node order.
     pub members: Vec<[u8; 16]>,
@@ -110,15 +110,15 @@ pub struct SuperblockInfo {
     pub catalogue_offset: u64,
     /// Offset of segment 0.
     pub data_offset: u64,
-    /// Segments there are.
+    /// Number of segments that exist.
     pub segment_count: u64,
-    /// Segments there can be.
+    /// Number of segments to which the pool may grow.
     pub max_segments: u64,
     /// Time of creation, milliseconds since 1970.
     pub created_ms: u64,
     /// Whether the pool was closed cleanly.
     pub clean: bool,
-    /// How often it was opened for writing.
+    /// Count of openings for writing: each completed one raises it by at least two (`docs/format.md`).
     pub open_count: u64,
 }
 
@@ -148,7 +148,8 @@ impl SuperblockInfo {
         r
     }
 
-    /// The content of a record whose checksum holds. Version and features first: the rest may mean something else in another format.
+    /// Decodes a record whose checksum holds. Version and features come first: the other fields may mean something else
+    /// in another format.
     pub(crate) fn decode(place: &Place, r: &[u8], reads_only: bool) -> Result<SuperblockInfo> {
         let version = r.u32_at(VERSION);
         if version > FORMAT_VERSION {
@@ -180,7 +181,7 @@ impl SuperblockInfo {
         Ok(info)
     }
 
-    /// Fields that no version writes this way, although the checksum holds.
+    /// Refuses fields that no version writes this way, although the checksum holds.
     fn check(&self, place: &Place, member_count: usize) -> Result<()> {
         let geometry = Geometry::new(place, self.segment_bytes, self.max_segments).ok();
         let wrong = if self.version == 0 {

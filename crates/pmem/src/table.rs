@@ -28,25 +28,26 @@ impl SegmentState {
 /// The durable facts about a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Descriptor {
-    /// Random, nonzero: seeds the checksums of the segment's entries.
+    /// Random and not zero: seeds the checksums of the segment's entries.
     pub generation: u64,
-    /// Versions of entries are relative to this.
+    /// Base of the entries' versions, which are relative to it.
     pub base_version: u64,
-    /// Epoch of the owner that wrote it.
+    /// Epoch of the owner that wrote the segment.
     pub owner_epoch: u64,
-    /// Bytes in use when it was sealed.
+    /// Bytes in use when the segment was sealed.
     pub sealed_bytes: u64,
     /// The keyspace of entries that name none.
     pub keyspace: u32,
-    /// Segments of this run; interior ones have no descriptor of their own.
+    /// Number of segments in this run; 0 and 1 both mean a single segment. Descriptors of the segments inside a run say
+    /// free.
     pub run_len: u32,
-    /// Entries when it was sealed.
+    /// Number of entries when the segment was sealed.
     pub entries: u32,
-    /// The shard that appends to it.
+    /// The shard that appends to the segment.
     pub shard: u16,
-    /// Its state.
+    /// State of the segment.
     pub state: SegmentState,
-    /// Flags of the log.
+    /// Flags that the log defines.
     pub flags: u8,
     /// Reserved, zero.
     pub reserved: u64,
@@ -64,7 +65,7 @@ const STATE: usize = SHARD + 2;
 const FLAGS: usize = STATE + 1;
 const RESERVED: usize = FLAGS + 1;
 
-/// Name, offset and length of each field of a slot, for the test of `docs/format.md`.
+/// Name, offset and length of each field of a slot, for the test that checks `docs/format.md`.
 pub const FIELDS: [(&str, u64, u64); 11] = [
     ("generation", GENERATION as u64, 8),
     ("base_version", BASE_VERSION as u64, 8),
@@ -101,7 +102,7 @@ impl Descriptor {
         r
     }
 
-    /// The descriptor in a verified slot; `Err` is the state byte that no version writes.
+    /// Decodes a descriptor from a verified slot; `Err` is a state byte that no version writes.
     pub(crate) fn decode(r: &[u8]) -> Result<Descriptor, u8> {
         let [state] = r.bytes_at(STATE);
         let [flags] = r.bytes_at(FLAGS);

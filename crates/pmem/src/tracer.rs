@@ -1,7 +1,8 @@
-//! The seam that tests attach to: everything the production path does to a medium, reported.
+//! The interface for tests: it reports everything that the production path does to a medium.
 //!
-//! A store is reported just *before* it is performed. Another thread that saw the stored value therefore reports what it does next
-//! after it, and the order of reports respects causality; flushes and fences are reported in program order of their thread.
+//! A store is reported just *before* it is performed. Another thread that has seen the stored value therefore reports
+//! its own next action after it, so the order of reports respects causality. Flushes and fences are reported in the
+//! program order of their thread.
 
 /// Which rules the memory of a shadow pool follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,11 +27,11 @@ pub enum StoreKind {
 /// The two moments of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SyncPhase {
-    /// It was called: what was stored before is covered.
+    /// The sync was called: stores before it are covered.
     Begin,
-    /// It returned success.
+    /// The sync returned success.
     End,
-    /// It returned an error: nothing is promised.
+    /// The sync returned an error: nothing is promised.
     Failed,
 }
 
@@ -38,7 +39,7 @@ pub enum SyncPhase {
 pub trait Tracer: Send + Sync {
     /// The pool's content before the first event.
     fn attach(&self, _image: &[u8]) {}
-    /// The pool grew to `len` bytes, the new ones durably zero.
+    /// The pool grew to `len` bytes; the new bytes are durably zero.
     fn resize(&self, _len: u64) {}
     /// Bytes are being stored.
     fn store(&self, off: u64, bytes: &[u8], kind: StoreKind);

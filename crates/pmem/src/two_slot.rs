@@ -1,9 +1,13 @@
 //! The commit-word protocol: a record changes by one 8-byte store to a fully persisted copy.
 //!
-//! Two slots hold the current and the previous record; the commit word names the current one and holds its checksum:
-//! bits 31..0 crc32c of (slot bytes, pool UUID, index as u64), bits 62..32 sequence (1 to 2^31 − 1, skips 0), bit 63 the slot.
-//! A change writes the slot that is not current, persists it, then stores and persists the commit word. After a crash at any
-//! point the word is the old or the new one and the slot it names is complete, so *a commit word whose slot does not verify is damage*.
+//! Two slots hold the current and the previous record. The commit word names the current one and holds its checksum:
+//! bits 31..0 crc32c of (slot bytes, pool UUID, index as u64), bits 62..32 sequence (1 to 2^31 − 1, skips 0), bit 63
+//! the slot.
+//!
+//! A change writes the slot that is not current, persists it, then stores and persists the commit word. After a crash
+//! at any point the word is the old or the new one, and the slot it names is complete. So *a commit word whose slot
+//! does not verify is damage*.
+//!
 //! The checksum binds record, pool and place: a slot copied from elsewhere does not verify.
 //!
 //! Thread safety: callers serialise writers. Readers need no lock: see [`TwoSlot::read`].
@@ -12,7 +16,7 @@ use crate::error::Result;
 use crate::pool::Access;
 use crate::record::{Fields, crc32c};
 
-/// How many bytes of a slot the checksum covers.
+/// How much of a slot the checksum covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// All.
@@ -44,7 +48,7 @@ impl CommitWord {
     }
 }
 
-/// What the decision table says about a place.
+/// The verdict of the decision table on a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Nothing was ever committed.
@@ -57,7 +61,8 @@ pub(crate) enum Verdict {
     BadSlot(usize),
 }
 
-/// The decision table: total over every commit word and every state of the two slots (`matches[i]`: slot i has the word's checksum).
+/// The decision table: total over every commit word and every state of the two slots (`matches[i]`: slot i has the
+/// word's checksum).
 ///
 /// | word | sequence | named slot matches | verdict |
 /// |---|---|---|---|
@@ -95,10 +100,10 @@ pub(crate) struct TwoSlot {
 }
 
 impl TwoSlot {
-    /// The current record, `None` if there never was one.
+    /// Reads the current record; `None` if there never was one.
     ///
-    /// Safe against one concurrent writer: the slot being read is rewritten only by the change after next, which also changes the
-    /// word; a mismatch is believed only if the word is still the same afterwards.
+    /// Safe against one concurrent writer. The slot being read is rewritten only by the change after next, and
+    /// the next change has replaced the word by then. So a mismatch counts only if the word is still the same afterwards.
     pub(crate) fn read(&self, access: &Access, uuid: &[u8; 16]) -> Result<Option<Vec<u8>>, Damage> {
         loop {
             let word = access.load_u64(self.commit_off);
@@ -125,13 +130,13 @@ impl TwoSlot {
         }
     }
 
-    /// The commit word once the slot has been read: without the fence a processor may read the word first.
+    /// Loads the commit word after the slot has been read: without the fence a processor may load the word first.
     fn word_after(access: &Access, off: u64) -> u64 {
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         access.load_u64(off)
     }
 
-    /// The bytes of a slot as far as the checksum covers them; `None` if a length prefix is impossible.
+    /// The bytes of a slot that the checksum covers; `None` if a length prefix is impossible.
     pub(crate) fn read_slot(&self, access: &Access, slot: usize) -> Option<Vec<u8>> {
         let off = self.slot_offs[slot];
         let len = match self.extent {
@@ -151,12 +156,14 @@ impl TwoSlot {
         crc32c(&[record, uuid, &self.index.to_le_bytes()])
     }
 
-    /// Makes `record` current: slot, persist, word, persist. On an error the old record stays current in memory or the pool is poisoned.
+    /// Makes `record` current: slot, persist, word, persist. After an error either the old record stays current in
+    /// memory or the pool is poisoned.
     pub(crate) fn commit(&self, access: &Access, uuid: &[u8; 16], record: &[u8]) -> Result<()> {
         Self::commit_at_each(std::slice::from_ref(self), access, uuid, record)
     }
 
-    /// As [`TwoSlot::commit`], for several places: all slots, persist, all words, persist. After a crash each place has the old or the new record.
+    /// As [`TwoSlot::commit`], for several places: all slots, persist, all words, persist. After a crash each place
+    /// holds the old or the new record.
     pub(crate) fn commit_at_each(places: &[TwoSlot], access: &Access, uuid: &[u8; 16], record: &[u8]) -> Result<()> {
         let words: Vec<CommitWord> = places.iter().map(|place| place.write_slot(access, uuid, record)).collect();
         access.persist_flushed()?;
@@ -167,7 +174,8 @@ impl TwoSlot {
         access.persist_flushed()
     }
 
-    /// Writes the slot that is not current and starts its write-back; the word that will make it so.
+    /// Writes the slot that is not current and starts its write-back. Returns the commit word that will make it
+    /// current.
     fn write_slot(&self, access: &Access, uuid: &[u8; 16], record: &[u8]) -> CommitWord {
         assert!(record.len() <= self.slot_bytes, "a record fits its slot");
         debug_assert!(self.extent == Extent::Prefixed || record.len() == self.slot_bytes);
@@ -175,7 +183,8 @@ impl TwoSlot {
         let current = CommitWord::unpack(old);
         let slot = if old == 0 { 0 } else { 1 - current.slot };
         let off = self.slot_offs[slot];
-        // SAFETY: the slot lies in the metadata area, which is mapped for the life of the pool, and callers serialise writers.
+        // SAFETY: the slot lies in the metadata area, which is mapped for the life of the pool, and callers serialise
+        // writers.
         unsafe { access.write(off, record) };
         access.flush(off, record.len());
         CommitWord { crc: self.checksum(record, uuid), sequence: current.next_sequence(), slot }

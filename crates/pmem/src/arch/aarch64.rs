@@ -20,11 +20,12 @@ fn smallest_line_bytes() -> usize {
     })
 }
 
-/// Whether the streaming functions bypass the caches for the aligned middle; if not, the caller flushes the whole range.
+/// Whether the streaming functions bypass the caches for the aligned middle; if not, the caller flushes the whole
+/// range.
 pub(crate) const STREAMS: bool = false;
 
 pub(super) fn supports(kind: FlushKind) -> bool {
-    // With smaller lines the shared loop would skip some: then there is no flush, and direct access is refused.
+    // With smaller lines the shared loop would skip some. Then no flush is supported, and direct access is refused.
     if smallest_line_bytes() < LINE_BYTES {
         return false;
     }
@@ -48,11 +49,13 @@ pub(super) unsafe fn flush_range(kind: FlushKind, start: usize, len: usize) {
     match kind {
         FlushKind::DcCvap => for_each_line(start, len, |line| {
             // `dc cvap` by its system-register form, which needs no assembler feature.
-            // SAFETY: the line is mapped and the instruction exists, by the caller's promise; a write-back changes no memory.
+            // SAFETY: the line is mapped and the instruction exists, by the caller's promise; a write-back changes no
+            // memory.
             unsafe { asm!("sys #3, c7, c12, #1, {}", in(reg) line, options(nostack, preserves_flags)) };
         }),
         FlushKind::DcCvac => for_each_line(start, len, |line| {
-            // SAFETY: the line is mapped and the instruction exists, by the caller's promise; a write-back changes no memory.
+            // SAFETY: the line is mapped and the instruction exists, by the caller's promise; a write-back changes no
+            // memory.
             unsafe { asm!("dc cvac, {}", in(reg) line, options(nostack, preserves_flags)) };
         }),
         FlushKind::None | FlushKind::Clwb | FlushKind::ClflushOpt | FlushKind::Clflush => {}
@@ -62,11 +65,11 @@ pub(super) unsafe fn flush_range(kind: FlushKind, start: usize, len: usize) {
 /// Waits until earlier stores and cleanings are complete.
 #[inline(always)]
 pub(crate) fn fence() {
-    // SAFETY: a barrier changes no memory. `sy`, because persistence is beyond the inner shareable domain.
+    // SAFETY: a barrier changes no memory. `sy`, because persistence reaches beyond the inner shareable domain.
     unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };
 }
 
-/// An ordinary copy: aarch64 non-temporal hints do not bypass the caches, the caller flushes the whole range.
+/// An ordinary copy: aarch64's non-temporal hints do not bypass the caches, so the caller flushes the whole range.
 ///
 /// # Safety
 /// `dst` is writable and `src` readable for `len` bytes, and they do not overlap.

@@ -1,7 +1,8 @@
 //! Instructions that move cache lines towards the medium, per architecture.
 //!
-//! One range loop ([`for_each_line`]) serves every back end, so there is one place to get line boundaries right; it is tested with a
-//! recording back end. Back ends of an architecture that is not the target are absent; asking for one is refused at open.
+//! One range loop ([`for_each_line`]) serves every back end, so only one place has to get line boundaries right; it is
+//! tested with a recording back end. Only the back ends of the target architecture exist; opening with any other is
+//! refused.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -31,7 +32,7 @@ pub enum FlushKind {
     Clwb = 1,
     /// x86-64 `clflushopt`: writes back and evicts.
     ClflushOpt = 2,
-    /// x86-64 `clflush`: writes back and evicts, in order; on every processor, and known to valgrind.
+    /// x86-64 `clflush`: writes back and evicts, in order. Every processor has it, and valgrind supports it.
     Clflush = 3,
     /// aarch64 `dc cvap`: cleans to the point of persistence. Untested on hardware.
     DcCvap = 4,
@@ -63,7 +64,8 @@ impl FlushKind {
     }
 }
 
-/// Calls `line` with the aligned start of every cache line that intersects `[start, start + len)`, ascending, each once.
+/// Calls `line` with the aligned start of every cache line that intersects `[start, start + len)`, ascending, each
+/// once.
 #[inline(always)]
 pub(crate) fn for_each_line(start: usize, len: usize, mut line: impl FnMut(usize)) {
     if len == 0 {

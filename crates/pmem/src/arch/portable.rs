@@ -1,10 +1,11 @@
-//! Other architectures: no flush exists, so direct access is refused and pools are files or volatile memory.
+//! Other architectures: there is no flush, so direct access is refused and pools are files or volatile memory.
 
 use std::sync::atomic::Ordering;
 
 use super::FlushKind;
 
-/// Whether the streaming functions bypass the caches for the aligned middle; if not, the caller flushes the whole range.
+/// Whether the streaming functions bypass the caches for the aligned middle; if not, the caller flushes the whole
+/// range.
 pub(crate) const STREAMS: bool = false;
 
 pub(super) fn supports(_kind: FlushKind) -> bool {

@@ -1,7 +1,7 @@
 //! x86-64: `clwb`, `clflushopt`, `clflush`, `sfence`, non-temporal stores.
 //!
-//! `core::arch` lacks the optimised flushes on stable, hence `asm!`. An `asm!` without `nomem` is also a barrier for the compiler, so
-//! stores before it are issued before it.
+//! Stable `core::arch` lacks the optimised flushes, hence `asm!`. An `asm!` without `nomem` is also a compiler barrier:
+//! stores before it in program order are issued before it.
 
 use core::arch::asm;
 use core::arch::x86_64::{
@@ -28,7 +28,8 @@ fn features() -> Features {
     })
 }
 
-/// Whether the streaming functions bypass the caches for the aligned middle; if not, the caller flushes the whole range.
+/// Whether the streaming functions bypass the caches for the aligned middle; if not, the caller flushes the whole
+/// range.
 pub(crate) const STREAMS: bool = true;
 
 pub(super) fn supports(kind: FlushKind) -> bool {
@@ -53,7 +54,8 @@ pub(super) fn detect() -> FlushKind {
 pub(super) unsafe fn flush_range(kind: FlushKind, start: usize, len: usize) {
     if kind as u8 == FlushKind::Clwb as u8 {
         for_each_line(start, len, |line| {
-            // SAFETY: the line is mapped and the instruction exists, by the caller's promise; a write-back changes no memory.
+            // SAFETY: the line is mapped and the instruction exists, by the caller's promise; a write-back changes no
+            // memory.
             unsafe { asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)) };
         });
     } else {
@@ -62,7 +64,7 @@ pub(super) unsafe fn flush_range(kind: FlushKind, start: usize, len: usize) {
     }
 }
 
-/// The older instructions, out of line: they cost more than the call.
+/// The older instructions, out of line: they cost more than the call does.
 ///
 /// # Safety
 /// As [`flush_range`].
@@ -70,7 +72,8 @@ pub(super) unsafe fn flush_range(kind: FlushKind, start: usize, len: usize) {
 unsafe fn flush_range_evicting(kind: FlushKind, start: usize, len: usize) {
     match kind {
         FlushKind::ClflushOpt => for_each_line(start, len, |line| {
-            // SAFETY: the line is mapped and the instruction exists, by the caller's promise; a write-back changes no memory.
+            // SAFETY: the line is mapped and the instruction exists, by the caller's promise; a write-back changes no
+            // memory.
             unsafe { asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags)) };
         }),
         FlushKind::Clflush => for_each_line(start, len, |line| {
@@ -88,16 +91,16 @@ pub(crate) fn fence() {
     unsafe { _mm_sfence() };
 }
 
-/// Copies around the caches; the 8-byte-aligned middle uses non-temporal stores, up to 7 bytes at either end ordinary ones.
-/// The edges therefore need a flush, and the whole a [`fence`].
+/// Copies around the caches: the 8-byte-aligned middle uses non-temporal stores, the up to 7 bytes at either end
+/// ordinary ones. The ends therefore need a flush, and the whole range needs a [`fence`].
 ///
 /// # Safety
 /// `dst` is writable and `src` readable for `len` bytes, they do not overlap, and nobody reads `dst` at the same time.
 pub(crate) unsafe fn stream_copy(dst: *mut u8, src: *const u8, len: usize) {
     let head = dst.align_offset(8).min(len);
     let middle = (len - head) & !7;
-    // SAFETY: head + middle + tail = len, so every access stays in the two ranges; the middle of `dst` is aligned to 8, and the
-    // 16-byte stores are only used where it is aligned to 16.
+    // SAFETY: head + middle + tail = len, so every access stays in the two ranges; the middle of `dst` is aligned to 8,
+    // and the 16-byte stores are only used where it is aligned to 16.
     unsafe {
         core::ptr::copy_nonoverlapping(src, dst, head);
         let (mut d, mut s) = (dst.add(head), src.add(head));

@@ -1,11 +1,14 @@
 //! Access to a pool's bytes: stores, flushes, fences and syncs, and their observers.
 //!
-//! Hot methods are inlined and test one field, `hooks`, for everything that is usually absent (meter, tracer, persisted copy); what they
-//! then do is out of line. Durability follows the medium: flush and fence for persistent memory, the fence alone with persistent caches,
-//! sync for files, nothing for volatile memory. The caller issues all of them; those that the medium does not need cost a branch.
+//! Hot methods are inlined and test one field, `hooks`, for everything that is usually absent (meter, tracer, persisted
+//! copy); serving those is out of line.
 //!
-//! Thread safety: words are atomics. Ranges written with `write*` must not be read or written concurrently by others, except as raw
-//! or atomic reads that tolerate mixtures. Crash: rule 1 of `docs/format.md` rests on `persist`.
+//! Durability follows the medium: flush and fence for persistent memory, the fence alone with persistent caches, sync
+//! for files, nothing for volatile memory. The caller issues all of them; those that the medium does not need cost a
+//! branch.
+//!
+//! Thread safety: words are atomics. While a range is written with `write*`, other threads must not access it, except
+//! by raw or atomic reads that tolerate mixtures. Crash: rule 1 of `docs/crash-model.md` rests on `persist`.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -39,31 +42,32 @@ pub(crate) struct Access {
     hooks: u32,
     flush: FlushKind,
     fences: bool,
-    /// It fences, and nobody watches.
+    /// The medium needs fences, and no hook observes them.
     fences_unwatched: bool,
     syncs: bool,
     node: u32,
     mapped: AtomicU64,
     poisoned: AtomicBool,
     sync_failure: Mutex<Option<String>>,
-    /// Held during a sync and until its outcome is noted.
+    /// Held during a sync until its outcome is noted.
     syncing: Mutex<()>,
     meter: Option<Arc<Meter>>,
     tracer: Option<Arc<dyn Tracer>>,
     failpoints: Option<Arc<Failpoints>>,
-    /// Dropped before the files behind it: the pool is unmapped when the lock ends.
+    /// Dropped before the files behind it, so that the pool is unmapped before the lock is released.
     mapping: Mapping,
     copy: Option<CopyBack>,
     file: Option<LockedFile>,
     place: Place,
 }
 
-// SAFETY: `base` points into `mapping`, which lives as long; access to the memory is through atomics or under the callers' promises.
+// SAFETY: `base` points into `mapping`, which lives as long; access to the memory is through atomics or under the
+// callers' promises.
 unsafe impl Send for Access {}
 // SAFETY: as above.
 unsafe impl Sync for Access {}
 
-/// What an `Access` is made of.
+/// The parts of an `Access`.
 pub(crate) struct Parts {
     pub(crate) place: Place,
     pub(crate) mapping: Mapping,
@@ -168,7 +172,8 @@ impl Access {
     }
 
     /// # Safety
-    /// `[off, off + src.len())` is mapped for writing, and nobody else accesses it except by reads that tolerate mixtures.
+    /// `[off, off + src.len())` is mapped for writing, and nobody else accesses it except by reads that tolerate
+    /// mixtures.
     #[inline(always)]
     pub(crate) unsafe fn write(&self, off: u64, src: &[u8]) {
         self.check(off, src.len());
@@ -184,7 +189,7 @@ impl Access {
     /// As [`Access::write`].
     #[inline(always)]
     unsafe fn raw_write(&self, off: u64, src: &[u8]) {
-        // SAFETY: mapped and unshared by the caller's promise; whole aligned words go as atomics.
+        // SAFETY: mapped and unshared by the caller's promise; whole aligned words are stored as atomics.
         unsafe {
             if src.len() <= 64 && (off | src.len() as u64) & 7 == 0 {
                 let at = self.at(off);
@@ -207,7 +212,8 @@ impl Access {
             // SAFETY: the caller's promise.
             return unsafe { self.observed_words(off, words) };
         }
-        // The address is taken once: the compiler must assume that a store changes `base` and would load it again for each word.
+        // The address is computed once: the compiler must assume that a store changes `base`, and would reload it for
+        // each word.
         let at = self.at(off);
         for (i, word) in words.iter().enumerate() {
             // SAFETY: mapped and aligned by the caller's promise.
@@ -232,7 +238,7 @@ impl Access {
         let (mut at, end) = (off, off + len);
         self.check(off, len as usize);
         while at < end {
-            // Chunks end at multiples of their size, so that only the first and the last can have edges.
+            // Chunks end at multiples of their size, so only the first and the last can have edges.
             let part = (ZERO_CHUNK as u64 - at % ZERO_CHUNK as u64).min(end - at) as usize;
             let edges = Edges::of(at, part);
             self.before_streaming(at, &ZEROS[..part], edges);
@@ -255,8 +261,9 @@ impl Access {
         if arch::STREAMS { StoreKind::Streaming } else { StoreKind::Plain }
     }
 
-    /// Flushes what did not go around the caches, and where no fence will follow, orders the rest before later stores: non-temporal
-    /// stores are weakly ordered, and a reader of another thread must not see a reference before the bytes it names.
+    /// Flushes the bytes that did not go around the caches. Where no fence will follow, it also orders the other bytes
+    /// before later stores: non-temporal stores are weakly ordered, and a reader on another thread must not see a
+    /// reference before the bytes it refers to.
     fn after_streaming(&self, off: u64, len: usize, edges: Edges) {
         if self.hooks != 0 {
             self.after_store(off, len, self.streaming_kind());
@@ -301,18 +308,20 @@ impl Access {
         u64::from_le(self.checked_word(off).load(Ordering::Acquire))
     }
 
-    /// Stores a word of every page of a range anew, as it is, so that the page is dirty. Nobody else writes there.
+    /// Rewrites one word of every page of a range with its own value, so that the page is dirty. Nobody else may write
+    /// there.
     pub(crate) fn touch_pages(&self, from: u64, to: u64) {
         assert!(from <= to && to <= self.mapped(), "pages are touched inside the pool");
         let page = PAGE_BYTES;
         for off in (from / page * page..to).step_by(page as usize) {
             let word = self.at(off).cast::<u64>();
-            // SAFETY: aligned, mapped for writing, and nobody else writes there by the caller's promise. Volatile, or the compiler would leave it out.
+            // SAFETY: aligned, mapped for writing, and nobody else writes there by the caller's promise. Volatile,
+            // because the compiler would otherwise omit the accesses.
             unsafe { word.write_volatile(word.read_volatile()) };
         }
     }
 
-    /// Copies bytes out; concurrent writers make a mixture, which the caller detects by a checksum.
+    /// Copies bytes out. Concurrent writers may cause a mixture, which the caller detects by a checksum.
     pub(crate) fn read(&self, off: u64, into: &mut [u8]) {
         assert!(off.checked_add(into.len() as u64).is_some_and(|end| end <= self.mapped()), "reads stay inside the pool");
         // SAFETY: just checked.
@@ -333,7 +342,8 @@ impl Access {
 
     #[inline(always)]
     pub(crate) fn fence(&self) {
-        // One question: what stands behind a write's last miss and before the next write's first counts (`docs/adr/0010`).
+        // Only one branch: the instructions between the last cache miss of a write and the first one of the next write
+        // count (`docs/adr/0010`).
         if self.fences_unwatched { arch::fence() } else { self.fence_otherwise() }
     }
 
@@ -356,13 +366,14 @@ impl Access {
         }
     }
 
-    /// Makes everything stored so far durable as far as the medium can.
+    /// Makes everything stored so far as durable as the medium can.
     pub(crate) fn sync(&self) -> Result<()> {
         if !self.syncs {
             self.fence();
             return if self.is_poisoned() { Err(self.sync_failed()) } else { Ok(()) };
         }
-        // One at a time: the kernel tells of a failure once, so that of two syncs the one that is not told must not return before the other has noted it.
+        // One at a time: the kernel reports a failure only once. Of two concurrent syncs, the one that does not get the
+        // report must not return before the other has noted the failure.
         let _alone = self.alone_at_sync();
         if self.is_poisoned() {
             return Err(self.sync_failed());
@@ -382,7 +393,7 @@ impl Access {
         }
     }
 
-    /// Keeps other syncs away until the outcome of one is noted.
+    /// Blocks other syncs until the outcome of the caller's sync is noted.
     pub(crate) fn alone_at_sync(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock()
     }
@@ -393,7 +404,7 @@ impl Access {
             return copy.sync(self.base);
         }
         match &self.file {
-            // Write-back through the file covers its shared mappings.
+            // A sync through the file also covers its shared mappings.
             Some(file) => file.sync_data(),
             None => Ok(()),
         }
@@ -421,14 +432,14 @@ impl Access {
         self.persist_flushed()
     }
 
-    /// Makes what was flushed durable: fence, or sync.
+    /// Makes everything that was flushed durable: fence, or sync.
     pub(crate) fn persist_flushed(&self) -> Result<()> {
         self.sync()?;
         if self.is_poisoned() { Err(self.sync_failed()) } else { Ok(()) }
     }
 }
 
-/// The parts of a range that are not whole aligned words.
+/// Splits a range into its whole aligned words and the edges before and after them.
 #[derive(Clone, Copy)]
 struct Edges {
     head: usize,

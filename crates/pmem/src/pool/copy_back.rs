@@ -1,8 +1,10 @@
-//! Shadow mode at full speed: the store works on private memory, and only what it persists reaches the file.
+//! Shadow mode at full speed: the store works on private memory, and only data that it persists reaches the file.
 //!
-//! ADR: a fence copies the lines that its thread flushed (or streamed) since its last fence. File: a sync copies every page stored to.
-//! Then killing the process loses exactly what a power loss may lose. Not modelled: lines that a cache evicts early, and lines of which
-//! part survives; the recording shadow explores those.
+//! ADR: a fence copies the lines that its thread has flushed (or streamed) since its last fence. File: a sync copies
+//! every page stored to. So killing the process loses exactly what a power loss may lose.
+//!
+//! Not modelled: lines that a cache evicts early, and lines of which only a part survives; the recording shadow
+//! explores those.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -19,7 +21,7 @@ use crate::tracer::StoreKind;
 const PAGE: u64 = 4096;
 
 thread_local! {
-    /// Ranges that this thread flushed and has not fenced: (copy's identity, offset, length).
+    /// Ranges that this thread has flushed and not yet fenced: (the copy's identity, offset, length).
     static FLUSHED: RefCell<Vec<(u64, u64, usize)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -29,7 +31,7 @@ static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
 pub(crate) struct CopyBack {
     identity: u64,
     file: LockedFile,
-    /// One bit per page stored to since it was last copied; empty unless a file is emulated.
+    /// One bit for each page stored to since it was last copied; empty unless a file is emulated.
     dirty: Box<[AtomicU64]>,
     turn: Mutex<()>,
 }
@@ -54,7 +56,7 @@ impl CopyBack {
             return;
         }
         for page in off / PAGE..=(off + len as u64 - 1) / PAGE {
-            // Release: whoever clears the bit sees the store.
+            // Release: the sync that clears the bit sees the store.
             self.dirty[(page / 64) as usize].fetch_or(1 << (page % 64), Ordering::Release);
         }
     }
@@ -72,7 +74,8 @@ impl CopyBack {
         })
     }
 
-    /// Copies all dirty pages. Syncs take turns: a page that another sync took over must be in the file when this one returns.
+    /// Copies all dirty pages. Syncs take turns: a page whose bit another sync has cleared must be in the file when
+    /// this one returns.
     pub(crate) fn sync(&self, base: *const u8) -> io::Result<()> {
         let _turn = self.turn.lock();
         for (i, word) in self.dirty.iter().enumerate() {
@@ -90,8 +93,8 @@ impl CopyBack {
     }
 
     fn copy(&self, base: *const u8, off: u64, len: usize) -> io::Result<()> {
-        // SAFETY: what was stored to or flushed is mapped (lengths are multiples of pages); other threads may store meanwhile, and the
-        // kernel reads the memory as a device would: either value of a word is legal.
+        // SAFETY: every range that was stored to or flushed is mapped (lengths are multiples of pages). Other threads
+        // may store meanwhile; the kernel reads the memory as a device would, and either value of a word is legal.
         let bytes = unsafe { std::slice::from_raw_parts(base.add(off as usize), len) };
         self.file.write_all_at(bytes, off)
     }

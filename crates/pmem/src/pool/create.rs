@@ -1,8 +1,10 @@
 //! Creation: everything but the magic, then the magic (rule 8).
 //!
-//! Steps: lock; allocate; zero the metadata; superblock by the commit-word protocol; `finish_creation` writes and persists the magic.
-//! A crash before the magic leaves a file that opening calls half-created and that creation may start over; the caller finishes the lowest
-//! pool last, whose magic makes the store born.
+//! Steps: lock; allocate; zero the metadata; write the superblock by the commit-word protocol; `finish_creation` writes
+//! and persists the magic.
+//!
+//! A crash before the magic leaves a file that opening reports as half-created and over which creation may start again.
+//! The caller finishes the lowest pool last: its magic makes the store born.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
@@ -20,9 +22,10 @@ use crate::options::{CreateOptions, Runtime};
 use crate::superblock::{FORMAT_VERSION, SUPERBLOCK, SuperblockInfo};
 
 impl Pool {
-    /// Makes a pool in a file (or on a dax device): everything but the magic.
+    /// Creates a pool in a file (or on a dax device): everything but the magic.
     ///
-    /// A blank or half-created file in the way is used; a pool in the way is refused unless `overwrite_unborn`, anything else always.
+    /// An existing file is reused if it is blank or half-created. An existing pool is refused unless
+    /// `overwrite_unborn`; any other content is always refused.
     pub fn create(path: &Path, o: &CreateOptions) -> Result<Pool> {
         let place = Place::of(Some(path));
         let (info, geometry) = plan(&place, o)?;
@@ -37,8 +40,8 @@ impl Pool {
         build(storage, info, geometry, &run, device)
     }
 
-    /// Refuses what [`Pool::create`] would refuse of what is there by this name, and changes nothing: for stores of several pools, of which none is changed
-    /// unless all may be.
+    /// Refuses an existing file that [`Pool::create`] would refuse, and changes nothing. For stores of several pools:
+    /// none of them is changed unless all may be.
     pub fn check_creatable(path: &Path, o: &CreateOptions) -> Result<()> {
         let place = Place::of(Some(path));
         let (info, geometry) = plan(&place, o)?;
@@ -57,12 +60,12 @@ impl Pool {
         check_device(&storage.map(bytes, bytes, info.node, &run)?, &geometry, o.overwrite_unborn)
     }
 
-    /// Removes what a creation that failed has left in a file, unless somebody else has the file by now or it holds anything.
+    /// Removes the file that a failed creation has left, unless another process has it by now or it holds data.
     pub fn discard_unborn(path: &Path) -> Result<()> {
         let place = Place::of(Some(path));
         let file = LockedFile::acquire(&place, storage::open_file(&place, path, false, false)?, false)?;
         let found = file.metadata().map_err(io(&place, "asking for the file's type", 0))?;
-        // Between opening and locking, somebody else may have removed it and made another one.
+        // Between opening and locking, another process may have removed the file and created another one.
         if !found.is_file()
             || !is_named(path, &found)
             || !matches!(page0::classify(&super::open::first_page(&place, &file)?), Page0::Blank | Page0::HalfCreated)
@@ -70,18 +73,19 @@ impl Pool {
             return Ok(());
         }
         page0::require_nothing_else(&place, &file)?;
-        // Under the lock: whoever waits for the file finds out that it has lost its name. A link to it is somebody's choice of where it is to be.
+        // Removed under the lock: a process that locks this file later finds out that it has lost its name. A link to
+        // the file stays, because the user chose with it where the file is to be.
         path.canonicalize().and_then(std::fs::remove_file).map_err(io(&place, "removing the file", 0))
     }
 
-    /// Makes a pool in anonymous memory: volatile, or a shadow of the medium that `emulate` names.
+    /// Creates a pool in anonymous memory: volatile, or a shadow of the medium that `emulate` names.
     pub fn create_in_memory(o: &CreateOptions) -> Result<Pool> {
         let (info, geometry) = plan(&Place(None), o)?;
         let run = o.runtime();
         build(Storage::in_memory(&run)?, info, geometry, &run, None)
     }
 
-    /// Ends the creation: the magic, persisted. Call it for the store's lowest pool last.
+    /// Ends the creation: writes and persists the magic. Call it for the store's lowest pool last.
     pub fn finish_creation(&self) -> Result<()> {
         let _serial = self.changing()?;
         self.access.store_u64(MAGIC_OFF, u64::from_le_bytes(MAGIC));
@@ -127,35 +131,37 @@ fn plan(place: &Place, o: &CreateOptions) -> Result<(SuperblockInfo, Geometry)> 
     Ok((info, geometry))
 }
 
-/// Opens or makes the file, and locks it.
+/// Opens or creates the file, and locks it.
 fn lock_target(place: &Place, path: &Path) -> Result<LockedFile> {
     loop {
         let file = LockedFile::acquire(place, storage::open_file(place, path, true, false)?, false)?;
         let found = file.metadata().map_err(io(place, "asking for the file's type", 0))?;
-        // Between opening and locking, somebody whose creation failed may have removed it: a pool in it would be lost.
+        // Between opening and locking, another process whose creation failed may have removed the file: a pool in it
+        // would be lost.
         if is_named(path, &found) {
             return Ok(file);
         }
     }
 }
 
-/// Whether a name leads to this file still.
+/// Whether the name still leads to this file.
 fn is_named(path: &Path, file: &std::fs::Metadata) -> bool {
     std::fs::metadata(path).is_ok_and(|named| (named.dev(), named.ino()) == (file.dev(), file.ino()))
 }
 
-/// Refuses to overwrite anything but what creation left behind.
+/// Refuses to overwrite anything but what a creation left behind.
 fn check_target(place: &Place, file: &File, overwrite_unborn: bool) -> Result<()> {
     let metadata = file.metadata().map_err(io(place, "asking for the file's type", 0))?;
     if metadata.file_type().is_char_device() {
-        // A dax device cannot be read, only mapped: `check_device` looks at it.
+        // A dax device cannot be read, only mapped: `check_device` checks it.
         return Ok(());
     }
     let page = super::open::first_page(place, file)?;
     may_overwrite(place, &page, overwrite_unborn, || page0::require_nothing_else(place, file))
 }
 
-/// Whether what begins with this page may be made anew; `look` insists that there is nothing behind it.
+/// Whether a file or device that begins with this page may be created anew; `look` fails if there is data behind the
+/// page.
 fn may_overwrite(place: &Place, page: &[u8], overwrite_unborn: bool, look: impl FnOnce() -> Result<()>) -> Result<()> {
     match page0::classify(page) {
         Page0::Blank | Page0::HalfCreated => look(),
@@ -170,7 +176,8 @@ fn may_overwrite(place: &Place, page: &[u8], overwrite_unborn: bool, look: impl 
     }
 }
 
-/// Gives the file its blocks. The magic of an unborn pool goes first, durably: nothing half-overwritten may look like a pool.
+/// Allocates the file's blocks. The magic of an unborn pool is cleared first, durably: no half-overwritten file may
+/// look like a pool.
 fn prepare(place: &Place, storage: &Storage, bytes: u64, o: &CreateOptions) -> Result<()> {
     let Some(file) = &storage.file else { return Ok(()) };
     if storage.is_device() {
@@ -186,7 +193,8 @@ fn prepare(place: &Place, storage: &Storage, bytes: u64, o: &CreateOptions) -> R
     storage::preallocate(place, file, 0, bytes, &o.runtime())
 }
 
-/// Maps the storage and writes the superblock. `device`: it is a device, and whether an unborn pool on it may be overwritten.
+/// Maps the storage and writes the superblock. `device` is `Some` for a device: whether an unborn pool on it may be
+/// overwritten.
 fn build(storage: Storage, info: SuperblockInfo, geometry: Geometry, run: &Runtime, device: Option<bool>) -> Result<Pool> {
     let (medium, max_len) = (storage.medium.clone(), geometry.pool_bytes(info.max_segments));
     let access = storage.map(geometry.pool_bytes(info.segment_count), max_len, info.node, run)?;
@@ -201,7 +209,7 @@ fn build(storage: Storage, info: SuperblockInfo, geometry: Geometry, run: &Runti
     Ok(Pool::assemble(access, Loaded::fresh(info, geometry), medium, run))
 }
 
-/// Refuses to zero anything but what creation left behind: [`check_target`] for a device.
+/// Refuses to zero anything but what a creation left behind: [`check_target`] for a device.
 pub(super) fn check_device(access: &Access, geometry: &Geometry, overwrite_unborn: bool) -> Result<()> {
     let mut page = vec![0; PAGE_BYTES as usize];
     access.read(0, &mut page);
@@ -211,9 +219,9 @@ pub(super) fn check_device(access: &Access, geometry: &Geometry, overwrite_unbor
     })
 }
 
-/// Zeros a device, which keeps what was on it. Slow once; afterwards fresh segments are zero as on every other medium.
+/// Zeros a device, which keeps its old content. Slow once; afterwards fresh segments are zero as on every other medium.
 fn clear_device(access: &Access) -> Result<()> {
-    // The magic goes first, durably: nothing half-cleared may look like a pool.
+    // The magic is cleared first, durably: no half-cleared device may look like a pool.
     access.store_u64(MAGIC_OFF, 0);
     access.persist(MAGIC_OFF, 8)?;
     // SAFETY: the pool is mapped and nobody else has it.

@@ -29,35 +29,41 @@ impl Pool {
         if self.is_poisoned() { Err(self.access.sync_failed()) } else { Ok(guard) }
     }
 
-    /// Makes a changed superblock current; memory follows the medium.
+    /// Makes a changed superblock current on the medium, then in memory.
     pub(super) fn commit_superblock(&self, current: &mut SuperblockInfo, new: SuperblockInfo) -> Result<()> {
         SUPERBLOCK.commit(&self.access, &new.pool_uuid, &new.encode())?;
         *current = new;
         Ok(())
     }
 
-    /// Makes durable what the pool's page 0, catalogue and segment table say now, and everything flushed or stored before on this thread
-    /// (a fence, or on a file a sync).
+    /// Makes the current content of the pool's page 0, catalogue and segment table durable, and everything that this
+    /// thread flushed or stored before (a fence, or on a file a sync).
     ///
-    /// A process that died between a commit word's store and its flush leaves a word that its successor sees and a power loss takes
-    /// back. Whoever opens a pool calls this before anything it read is built upon, and before others have the pool. O(segments).
+    /// A process that died between a commit word's store and its flush leaves a word that the next process sees but a
+    /// power loss takes back. So a process that opens a pool calls this before it builds on anything that it read, and
+    /// before others use the pool. O(segments).
     pub fn harden_metadata(&self) -> Result<()> {
         let table_end = self.geometry.descriptor_offset(self.segment_count());
         self.rewrite(0, table_end);
         self.access.persist(0, table_end as usize)
     }
 
-    /// Has the next sync write a range, also what the page cache takes for clean: after a sync that failed that may never have got to the device, and [`Pool::forget_cached`] cannot have all of it
-    /// read again, for the kernel keeps large pages of which a part lies outside. Nobody writes there meanwhile. Nothing where there are no syncs. O(pages).
+    /// Makes the next sync write a range, including pages that the page cache treats as clean. After a failed sync such
+    /// pages may never have reached the device. [`Pool::forget_cached`] cannot have all of them read again, because the
+    /// kernel keeps large pages that lie partly outside the range.
+    ///
+    /// Nobody may write there meanwhile. Does nothing where there are no syncs. O(pages).
     pub fn rewrite(&self, from: u64, to: u64) {
         if self.access.file().is_some() && self.needs_sync() && !self.is_private {
             self.access.touch_pages(from, to);
         }
     }
 
-    /// Has what is read of a range from now on come from the device: after a sync that failed, the page cache may hold, and take for clean, what never got there, and no
-    /// later sync would write it. Call before the range is looked at, and before anybody writes: what was dirty was written at open; or for segments whose content means nothing any more. Nothing where there are no syncs.
-    /// O(bytes that are cached).
+    /// Makes later reads of a range come from the device. After a failed sync the page cache may hold data that never
+    /// reached the device and treat it as clean, and no later sync would write it.
+    ///
+    /// Call it before the range is read and before anybody writes (the opening has written the dirty pages), or for
+    /// segments whose content means nothing any more. Does nothing where there are no syncs. O(bytes that are cached).
     ///
     /// # Panics
     /// If the range is not inside the pool.
@@ -69,12 +75,12 @@ impl Pool {
         }
     }
 
-    /// The settled version: batches up to it need no counting.
+    /// The settled version: batches up to it need not be counted.
     pub fn settled(&self) -> u64 {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// Raises the settled version, durably. It never goes back: of two that come at the same time the later version stays.
+    /// Raises the settled version, durably. It never goes back: of two concurrent calls the later version stays.
     pub fn set_settled(&self, version: u64) -> Result<()> {
         self.raise_small(SETTLED_OFF, "the settled version", &self.settled, version)
     }
@@ -84,12 +90,13 @@ impl Pool {
         self.clock_ms.load(Ordering::Acquire)
     }
 
-    /// Raises the persisted clock, durably. It never goes back: of two that come at the same time the later time stays.
+    /// Raises the persisted clock, durably. It never goes back: of two concurrent calls the later time stays.
     pub fn set_clock_ms(&self, ms: u64) -> Result<()> {
         self.raise_small(CLOCK_OFF, "the clock", &self.clock_ms, ms)
     }
 
-    /// The version of the oldest checkpoint of the indexes that may still be used: what older ones keep out may have gone since. 0: any.
+    /// The version of the oldest checkpoint of the indexes that may still be used: tombstones that older ones need
+    /// may be gone. 0: any may be used.
     pub fn oldest_checkpoint(&self) -> u64 {
         self.oldest_checkpoint.load(Ordering::Acquire)
     }
@@ -99,7 +106,7 @@ impl Pool {
         self.raise_small(CHECKPOINT_OFF, "the version of the checkpoint", &self.oldest_checkpoint, version)
     }
 
-    /// Sets a small word, and what is `known` of it, unless it is as large already.
+    /// Raises a small word and its copy in memory, `known`, unless it is already at least as large.
     fn raise_small(&self, off: u64, what: &'static str, known: &AtomicU64, value: u64) -> Result<()> {
         let _serial = self.changing()?;
         if value <= known.load(Ordering::Acquire) {
@@ -119,7 +126,7 @@ impl Pool {
         self.access.persist(off, 8)
     }
 
-    /// The catalogue: the bytes last given to [`Pool::set_catalogue`], empty if there never were any.
+    /// The catalogue: the bytes last passed to [`Pool::set_catalogue`]; empty if there never were any.
     pub fn catalogue(&self) -> Result<Vec<u8>> {
         match CATALOGUE.read(&self.access, &self.pool_uuid) {
             Ok(record) => Ok(record.map_or_else(Vec::new, |record| record[4..].to_vec())),
@@ -132,7 +139,8 @@ impl Pool {
         }
     }
 
-    /// Replaces the catalogue, durably and atomically. At most [`CATALOGUE_MAX_BYTES`](crate::CATALOGUE_MAX_BYTES).
+    /// Replaces the catalogue, durably and atomically. It has at most
+    /// [`CATALOGUE_MAX_BYTES`](crate::CATALOGUE_MAX_BYTES).
     pub fn set_catalogue(&self, bytes: &[u8]) -> Result<()> {
         if bytes.len() > CATALOGUE_MAX_BYTES {
             return Err(Error::TooLarge {
@@ -154,12 +162,12 @@ impl Pool {
         self.change_superblock(|info| info.clean = true)
     }
 
-    /// Clears the clean flag and sets the count of openings, durably. Before the first write after an open.
+    /// Clears the clean flag and sets the count of openings, durably. Call it before the first write after an open.
     pub fn mark_open(&self, open_count: u64) -> Result<()> {
         self.change_superblock(|info| (info.clean, info.open_count) = (false, open_count))
     }
 
-    /// Changes the superblock, durably, unless it is so already.
+    /// Changes the superblock, durably, unless it already has the wanted content.
     fn change_superblock(&self, change: impl FnOnce(&mut SuperblockInfo)) -> Result<()> {
         let mut current = self.changing()?;
         let mut new = current.clone();

@@ -1,8 +1,11 @@
 //! A pool: the storage of one node.
 //!
-//! Thread safety: all methods take `&self`; metadata changes are serialised by one mutex, data access is the caller's to order.
-//! Invariants: segments `0..segment_count` are mapped and preallocated; the mapping never moves. After a failed sync the pool is poisoned
-//! and refuses metadata changes. Crash: every metadata change is one commit-word change or one checked word.
+//! Thread safety: all methods take `&self`. One mutex serialises metadata changes; the caller orders data accesses.
+//!
+//! Invariants: segments `0..segment_count` are mapped and preallocated; the mapping never moves. After a failed sync
+//! the pool is poisoned and refuses metadata changes.
+//!
+//! Crash: every metadata change is one change of a commit word or of one checked word.
 
 mod access;
 mod copy_back;
@@ -37,9 +40,10 @@ pub struct Pool {
     geometry: Geometry,
     segment_shift: u32,
     segments: AtomicU64,
-    /// The superblock as it is on the medium; its lock serialises all metadata changes of the pool.
+    /// The superblock as it is on the medium. Its lock serialises all metadata changes of the pool.
     superblock: Mutex<SuperblockInfo>,
-    /// Held while the pool grows; before the superblock's, which is not held while space is allocated, for that may take long.
+    /// Held while the pool grows. Taken before the superblock's lock, which is not held while space is allocated,
+    /// because that may take long.
     growing: Mutex<()>,
     settled: AtomicU64,
     clock_ms: AtomicU64,
@@ -47,9 +51,9 @@ pub struct Pool {
     was_clean: bool,
     salvage: salvage::Notes,
     lost_settled: bool,
-    /// Nothing reaches the file.
+    /// Changes never reach the file.
     is_private: bool,
-    /// Pages that could not be read, and show zeros (`unreadable`).
+    /// Pages that could not be read and show zeros instead (`unreadable`).
     covered: Mutex<BTreeSet<u64>>,
     hugepages: bool,
     bind_os_node: Option<u32>,
@@ -60,44 +64,44 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// What the pool is, as of now.
+    /// The current superblock.
     pub fn superblock(&self) -> SuperblockInfo {
         self.superblock.lock().clone()
     }
 
-    /// The node whose storage this is.
+    /// The node to which this storage belongs.
     #[inline(always)]
     pub fn node(&self) -> u32 {
         self.node
     }
 
-    /// What its storage is and promises.
+    /// What the storage is and promises.
     pub fn medium(&self) -> MediumInfo {
         self.medium.clone()
     }
 
-    /// Its file; in-memory pools have none.
+    /// The pool's file; `None` for in-memory pools.
     pub fn path(&self) -> Option<&Path> {
         self.access.place().0.as_deref()
     }
 
-    /// Where the pool begins in memory. Stays the same for the life of the pool.
+    /// The address at which the pool begins. Stays the same for the life of the pool.
     #[inline(always)]
     pub fn base(&self) -> *const u8 {
         self.access.base()
     }
 
-    /// How many bytes are mapped; grows only.
+    /// How many bytes are mapped; only grows.
     #[inline(always)]
     pub fn len_mapped(&self) -> u64 {
         self.access.mapped()
     }
 
-    /// Copies bytes to `off`. Up to 64 bytes of whole aligned words go as 8-byte stores.
+    /// Copies bytes to `off`. Up to 64 bytes of whole aligned words are written with 8-byte stores.
     ///
     /// # Safety
-    /// `[off, off + src.len())` is inside the pool, the pool is open for writing, and nobody else accesses the range except by raw or
-    /// atomic reads that tolerate mixtures.
+    /// `[off, off + src.len())` is inside the pool, the pool is open for writing, and nobody else accesses the range
+    /// except by raw or atomic reads that tolerate mixtures.
     #[inline(always)]
     pub unsafe fn write(&self, off: u64, src: &[u8]) {
         // SAFETY: the caller's promise.
@@ -114,7 +118,8 @@ impl Pool {
         unsafe { self.access.write_words(off, words) }
     }
 
-    /// Copies bytes around the caches. They are durable after the next [`Pool::fence`] without a flush (or after a sync, on a file).
+    /// Copies bytes around the caches. They are durable after the next [`Pool::fence`] without a flush (on a file,
+    /// after a sync).
     ///
     /// # Safety
     /// As [`Pool::write`].
@@ -150,13 +155,13 @@ impl Pool {
         self.access.load_u64(off)
     }
 
-    /// Starts the write-back of the lines of a range; nothing where the medium needs none.
+    /// Starts the write-back of the lines of a range. Does nothing where the medium needs no flush.
     #[inline(always)]
     pub fn flush(&self, off: u64, len: usize) {
         self.access.flush(off, len);
     }
 
-    /// Waits until what this thread flushed or streamed is durable; nothing where the medium needs none.
+    /// Waits until everything this thread flushed or streamed is durable. Does nothing where the medium needs no fence.
     #[inline(always)]
     pub fn fence(&self) {
         self.access.fence();
@@ -174,35 +179,36 @@ impl Pool {
         self.access.needs_sync()
     }
 
-    /// Makes everything stored before the call durable on a file; elsewhere a fence. A failure poisons the pool.
+    /// Makes everything stored before the call durable: a sync on a file, elsewhere a fence. A failure poisons the
+    /// pool.
     pub fn sync(&self) -> Result<()> {
         self.access.sync()
     }
 
-    /// Makes a range durable: flush and fence, or sync. For metadata; the hot path does its own.
+    /// Makes a range durable: flush and fence, or sync. For metadata; the hot path issues its own.
     pub fn persist(&self, off: u64, len: usize) -> Result<()> {
         self.access.persist(off, len)
     }
 
-    /// Whether there is a meter to tell of reads.
+    /// Whether there is a meter that counts reads.
     pub fn is_metered(&self) -> bool {
         self.access.is_metered()
     }
 
-    /// Tells the meter of a read.
+    /// Reports a read to the meter.
     #[inline(always)]
     pub fn meter_read(&self, off: u64, len: usize) {
         self.access.meter_read(off, len);
     }
 
-    /// Tells the tracer something, such as which operation was acknowledged.
+    /// Passes a note to the tracer, such as which operation was acknowledged.
     pub fn mark(&self, note: u64) {
         if let Some(tracer) = self.access.tracer() {
             tracer.mark(note);
         }
     }
 
-    /// Whether a sync failed: nothing written since the last good one may be acknowledged.
+    /// Whether a sync failed: nothing written since the last successful one may be acknowledged.
     pub fn is_poisoned(&self) -> bool {
         self.access.is_poisoned()
     }
@@ -213,13 +219,13 @@ impl Pool {
         self.geometry.segment_bytes
     }
 
-    /// How many segments there are.
+    /// How many segments exist.
     #[inline(always)]
     pub fn segment_count(&self) -> u32 {
         self.segments.load(Ordering::Acquire) as u32
     }
 
-    /// How many segments there can be.
+    /// How many segments the pool may have.
     pub fn max_segments(&self) -> u32 {
         self.geometry.max_segments as u32
     }
@@ -230,7 +236,7 @@ impl Pool {
         self.geometry.segment_offset(i)
     }
 
-    /// The segment that holds `off`; `None` for metadata and beyond the last segment.
+    /// The segment that contains `off`; `None` for metadata and beyond the last segment.
     #[inline(always)]
     pub fn segment_of(&self, off: u64) -> Option<u32> {
         let i = off.checked_sub(self.geometry.data_offset)? >> self.segment_shift;

@@ -1,4 +1,4 @@
-//! Opening: believe nothing before it verifies, and name what does not.
+//! Opening: trusts nothing before it verifies, and names what does not.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,7 @@ use crate::superblock::{POOL_UUID, SUPERBLOCK, SuperblockInfo};
 use crate::table::descriptor_place;
 use crate::two_slot::CommitWord;
 
-/// What was read and verified.
+/// The content of page 0 that was read and verified.
 pub(super) struct Loaded {
     pub(super) info: SuperblockInfo,
     pub(super) geometry: Geometry,
@@ -32,12 +32,13 @@ pub(super) struct Loaded {
     pub(super) checkpoint: u64,
     pub(super) notes: Notes,
     pub(super) lost_settled: bool,
-    /// Segments by the superblock; more are looked at where it may be an older one.
+    /// Number of segments according to the superblock; a salvage looks at more where the superblock may be an older
+    /// copy.
     pub(super) known_segments: u64,
 }
 
 impl Loaded {
-    /// Of a pool that was just made.
+    /// For a pool that was just created.
     pub(super) fn fresh(info: SuperblockInfo, geometry: Geometry) -> Loaded {
         let known_segments = info.segment_count;
         Loaded { info, geometry, settled: 0, clock_ms: 0, checkpoint: 0, notes: Notes::default(), lost_settled: false, known_segments }
@@ -51,7 +52,7 @@ impl Pool {
         let run = o.runtime();
         let reads_only = run.is_private();
         let file = storage::open_file(&place, path, false, reads_only)?;
-        // Network file systems give the exclusive lock to those only who may write.
+        // Network file systems grant the exclusive lock only to processes that may write.
         let file = LockedFile::acquire(&place, file, reads_only)?;
         let storage = Storage::of_file(place.clone(), file, &run)?;
         let length = match &storage.file {
@@ -64,7 +65,7 @@ impl Pool {
             }
             None => 0,
         };
-        // The superblock is read through a small mapping of its own: only it says how much room to reserve.
+        // The superblock is read through a small mapping of its own: it determines how much address space to reserve.
         let header = reopen(&place, &storage)?.map(PAGE_BYTES, PAGE_BYTES, 0, &quiet(&run))?;
         let loaded = load(&header, length, o, run.salvages_file())?;
         drop(header);
@@ -104,7 +105,8 @@ impl Pool {
         Pool::assemble(access, loaded, medium, run).refuse_unreadable_metadata()?.refuse_older_page_0(known)
     }
 
-    /// Refuses a pool whose page 0 was replaced by an older copy: growth makes new segments current there before it uses them. `count` is what page 0 says.
+    /// Refuses a pool whose page 0 was replaced by an older copy: growth commits the new number of segments there
+    /// before it uses them. `count` is the number in page 0.
     fn refuse_older_page_0(mut self, count: u64) -> Result<Pool> {
         let place = |segment: u64| descriptor_place(&self.geometry, segment as u32).commit_off;
         let Some(segment) = (count..self.geometry.max_segments).find(|segment| self.access.load_u64(place(*segment)) != 0) else {
@@ -154,7 +156,7 @@ fn reopen(place: &Place, storage: &Storage) -> Result<Storage> {
     Ok(Storage { place: place.clone(), file, medium: storage.medium.clone() })
 }
 
-/// The same without observers: reading a header is not part of a pool's history.
+/// The same options without observers: reading a header is not part of a pool's history.
 fn quiet(run: &Runtime) -> Runtime {
     Runtime { meter: None, tracer: None, failpoints: None, hugepages: false, bind_os_node: None, ..run.clone() }
 }
@@ -164,7 +166,7 @@ fn fill(access: &Access, image: &[u8]) {
     unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), access.base().cast_mut(), image.len()) };
 }
 
-/// The first page of a file, shorter if the file is.
+/// The first page of a file; shorter if the file is.
 pub(super) fn first_page(place: &Place, file: &File) -> Result<Vec<u8>> {
     let mut page = vec![0; PAGE_BYTES as usize];
     let mut at = 0;
@@ -180,7 +182,7 @@ pub(super) fn first_page(place: &Place, file: &File) -> Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Reads and verifies page 0. With `salvage`, what does not verify is noted and passed over as far as that is possible.
+/// Reads and verifies page 0. With `salvage`, records that do not verify are noted and passed over as far as possible.
 fn load(header: &Access, length: u64, o: &OpenOptions, salvage: bool) -> Result<Loaded> {
     let place = header.place();
     let mut page = vec![0; PAGE_BYTES as usize];
@@ -204,7 +206,7 @@ fn load(header: &Access, length: u64, o: &OpenOptions, salvage: bool) -> Result<
     Ok(Loaded { info, geometry, settled, clock_ms, checkpoint, notes, lost_settled, known_segments })
 }
 
-/// The superblock behind a magic that is right, or damaged: where the superblock verifies, the file is a pool.
+/// Reads the superblock behind a magic that is right or damaged: a file whose superblock verifies is a pool.
 fn load_verified(header: &Access, page: &[u8], reads_only: bool, notes: &mut Notes) -> Result<SuperblockInfo> {
     let place = header.place();
     let born = page0::require_born(place, page);
@@ -229,7 +231,8 @@ fn load_verified(header: &Access, page: &[u8], reads_only: bool, notes: &mut Not
 fn load_superblock(header: &Access, page: &[u8], reads_only: bool) -> Result<SuperblockInfo> {
     let place = header.place();
     let damaged = |offset, detail| Error::DamagedSuperblock { pool: place.clone(), what: "the superblock", offset, detail };
-    // The checksum covers the pool's UUID, which only the slot itself tells: a flipped bit in it fails the check all the same.
+    // The checksum covers the pool's UUID, which only the slot itself contains: a flipped bit in the UUID still fails
+    // the check.
     let slot = CommitWord::unpack(header.load_u64(SUPERBLOCK.commit_off)).slot;
     let at = (SUPER_SLOT_A_OFF + slot as u64 * SUPER_SLOT_BYTES) as usize;
     let uuid: [u8; 16] = page.bytes_at(at + POOL_UUID);
@@ -240,7 +243,7 @@ fn load_superblock(header: &Access, page: &[u8], reads_only: bool) -> Result<Sup
     }
 }
 
-/// The value of a small word; `None` if it does not verify and that was passed over.
+/// The value of a small word; `None` if it does not verify and was passed over.
 fn load_small(header: &Access, offset: u64, what: &'static str, notes: &mut Notes) -> Result<Option<u64>> {
     let word = header.load_u64(offset);
     let Some(value) = unpack_small(word) else {

@@ -1,4 +1,4 @@
-//! What page 0 of a file says about it, before anything is believed.
+//! Classifies a file by its page 0, before any of its content is trusted.
 
 use crate::error::{Error, Place, Result};
 use crate::layout::{
@@ -9,15 +9,15 @@ use crate::superblock::{FORMAT_VERSION, OPEN_COUNT, USED_BYTES};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// What is looked at of each page of a device that only segments can begin in.
+/// How much is checked of each page of a device in which only segments can begin.
 const LINE_BYTES: u64 = 64;
 
-/// The state of a file, by its first page.
+/// The state of a file according to its first page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Page0 {
     /// Empty, or all zero: never used.
     Blank,
-    /// Creation began and did not write the magic.
+    /// Creation began and has not written the magic.
     HalfCreated,
     /// A pool of this format.
     Born,
@@ -45,8 +45,9 @@ pub(super) fn classify(page: &[u8]) -> Page0 {
     if first == [0; 8] && only_creation_wrote(page) { Page0::HalfCreated } else { Page0::Foreign(first) }
 }
 
-/// Whether only those bytes of page 0 are set that can be before the magic: the commit word, the used parts of the slots, the small words.
-/// A file that happens to begin with eight zeros must not be taken for a pool and overwritten.
+/// Whether all nonzero bytes of page 0 are where creation may write before the magic: the commit word, the used parts
+/// of the slots, the small words. A file that happens to begin with eight zeros must not be taken for a pool and
+/// overwritten.
 fn only_creation_wrote(page: &[u8]) -> bool {
     if page.len() < PAGE_BYTES as usize {
         return false;
@@ -62,14 +63,14 @@ fn only_creation_wrote(page: &[u8]) -> bool {
     quiet && version <= FORMAT_VERSION
 }
 
-/// Whether a record of the superblock counts an opening: there is none before the store is born.
+/// Whether a record of the superblock counts an opening: before the store is born, none does.
 pub(super) fn was_opened(page: &[u8]) -> bool {
     let counts = [SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF].map(|slot| slot as usize + OPEN_COUNT);
     page.len() == PAGE_BYTES as usize && counts.iter().any(|&at| page.u64_at(at) != 0)
 }
 
-/// Insists that a file beyond its first page is as creation leaves it: zero. A pool whose first bytes were lost must not be taken for
-/// one that was never finished, and be made anew over its data.
+/// Requires a file beyond its first page to be as creation leaves it: zero. A pool whose first bytes were lost must not
+/// be taken for one that was never finished, and created anew over its data.
 pub(super) fn require_nothing_else(place: &Place, file: &File) -> Result<()> {
     let mut piece = vec![0; 1 << 20];
     let mut at = PAGE_BYTES;
@@ -90,8 +91,10 @@ pub(super) fn require_nothing_else(place: &Place, file: &File) -> Result<()> {
     }
 }
 
-/// The same for a device, which is mapped up to `end` and read by `read(offset, bytes)`. Looked at is all of `[4096, dense)`, where catalogue and table are, and the first line of every page
-/// behind: whatever segments a pool had, each began at one of them. To read the rest as well would take as long as to write it.
+/// As [`require_nothing_else`], for a device, which is mapped up to `end` and read by `read(offset, bytes)`. Checks all
+/// of `[4096, dense)`, where catalogue and table are, and the first line of every page behind: each segment of an
+/// earlier pool, whatever its size, began at one of these pages. Reading the rest as well would take as long as writing
+/// it.
 pub(super) fn require_nothing_mapped(place: &Place, dense: u64, end: u64, read: impl Fn(u64, &mut [u8])) -> Result<()> {
     let mut piece = [0; PAGE_BYTES as usize];
     for at in (PAGE_BYTES..end).step_by(PAGE_BYTES as usize) {
@@ -110,7 +113,7 @@ fn lost_magic(place: &Place, what: &str, data: u64) -> Error {
     Error::DamagedSuperblock { pool: place.clone(), what: "the magic", offset: 0, detail }
 }
 
-/// Insists on a pool of this format.
+/// Requires a pool of this format.
 pub(super) fn require_born(place: &Place, page: &[u8]) -> Result<()> {
     let pool = place.clone();
     match classify(page) {
@@ -122,8 +125,8 @@ pub(super) fn require_born(place: &Place, page: &[u8]) -> Result<()> {
     }
 }
 
-/// Insists on a first page that may be a pool's, if a damaged one's: the superblock decides where the magic does not. A newer format's magic is believed, but for one that a single bit
-/// makes this one's.
+/// Requires a first page that may be a pool's, even a damaged one's: where the magic does not decide, the superblock
+/// does. The magic of a newer format is trusted unless flipping a single bit turns it into this format's.
 pub(super) fn require_candidate(place: &Place, page: &[u8], file: &File, salvage: bool) -> Result<()> {
     match require_born(place, page) {
         Err(error @ Error::NewerFormat { .. }) if bits_off(page) > 1 => Err(error),
@@ -136,7 +139,7 @@ pub(super) fn require_candidate(place: &Place, page: &[u8], file: &File, salvage
     }
 }
 
-/// Bits in which a page's magic differs from this format's.
+/// How many bits of a page's magic differ from this format's.
 fn bits_off(page: &[u8]) -> u32 {
     page.iter().zip(MAGIC).map(|(found, wanted)| (found ^ wanted).count_ones()).sum()
 }
@@ -166,7 +169,7 @@ mod tests {
         assert!(matches!(require_born(&Place(None), b"hitherP1"), Err(Error::ShortFile { .. })));
     }
 
-    /// Data of a device is found wherever a pool has its catalogue and table, and wherever a segment can begin.
+    /// Data on a device is found wherever a pool has its catalogue and table, and wherever a segment can begin.
     #[test]
     fn data_behind_a_blank_page_of_a_device_is_found() {
         let (dense, end) = (5 * PAGE_BYTES, 9 * PAGE_BYTES);

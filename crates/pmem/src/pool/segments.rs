@@ -14,18 +14,19 @@ use crate::superblock::SuperblockInfo;
 use crate::table::{Descriptor, descriptor_place};
 use crate::two_slot::TwoSlot;
 
-/// Zeros that one sync writes: others that sync meanwhile wait for so much.
+/// Zeros that one sync writes. Other syncs wait for as much meanwhile.
 const SYNCED_ZEROS: u64 = 1 << 20;
-/// Syncs of the zeros of a run, at most: somebody waits for it who is going to sync a value of that size at once.
+/// The most syncs for the zeros of a run: the writer that waits for the run will sync a value of that size at once
+/// anyway.
 const SYNCS_PER_RUN: u64 = 8;
 
-/// How much of a run's zeros one sync writes.
+/// How many zeros of a run one sync writes.
 fn synced_zeros(run_len: u32, run_bytes: u64) -> u64 {
     if run_len > 1 { (run_bytes / SYNCS_PER_RUN).next_multiple_of(SYNCED_ZEROS).max(SYNCED_ZEROS) } else { SYNCED_ZEROS }
 }
 
 impl Pool {
-    /// The descriptor of segment `i`; state free and all zero if there never was one.
+    /// The descriptor of segment `i`; free and all zero if none was ever written.
     ///
     /// # Panics
     /// If there is no such segment.
@@ -41,7 +42,7 @@ impl Pool {
         }
     }
 
-    /// Whether segment `i` was ever in use: its descriptor has been written since the pool was made.
+    /// Whether segment `i` was ever in use: its descriptor has been written since the pool was created.
     ///
     /// # Panics
     /// If there is no such segment.
@@ -50,10 +51,11 @@ impl Pool {
         self.access.load_u64(descriptor_place(&self.geometry, i).commit_off) != 0
     }
 
-    /// Whether a range holds nothing but zeros. Nobody writes there meanwhile. O(bytes), except what the file system knows to have never been written.
+    /// Whether a range holds nothing but zeros. Nobody may write there meanwhile. O(bytes), except for ranges that the
+    /// file system knows to have never been written.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the range cannot be read.
     ///
     /// # Panics
     /// If the range is not inside the pool.
@@ -61,11 +63,11 @@ impl Pool {
         let end = off.checked_add(len).filter(|end| *end <= self.len_mapped()).expect("the range is inside the pool");
         let file = self.access.file().filter(|_| self.medium.kind != crate::MediumKind::DevDax);
         match file {
-            // Read as a file, what was never written takes no page.
+            // A read through the file allocates no page for a range that was never written.
             Some(file) if len <= PAGE_BYTES => {
                 let bytes = &mut [0; PAGE_BYTES as usize][..len as usize];
                 match file.read_exact_at(bytes, off) {
-                    // Behind the end of a file that was cut short there is nothing.
+                    // A file that was cut short has nothing behind its end.
                     Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
                         return Err(storage::io(self.access.place(), "reading what may be unused", off)(error));
                     }
@@ -76,7 +78,7 @@ impl Pool {
             Some(file) if storage::is_unwritten(file, off, len) => return Ok(true),
             _ => {}
         }
-        // SAFETY: mapped, which was checked, and nobody writes there by the caller's promise.
+        // SAFETY: the range is mapped, which was checked, and nobody writes there by the caller's promise.
         let bytes = unsafe { std::slice::from_raw_parts(self.base().add(off as usize), (end - off) as usize) };
         Ok(bytes.iter().all(|byte| *byte == 0))
     }
@@ -91,7 +93,8 @@ impl Pool {
         descriptor_place(&self.geometry, i).commit(&self.access, &self.pool_uuid, &descriptor.encode())
     }
 
-    /// Replaces the descriptors of several segments by the same one, durably, at the cost of one: after a crash each is the old or the new.
+    /// Replaces the descriptors of several segments by the same one, durably, at the cost of one. After a crash each is
+    /// the old or the new one.
     ///
     /// # Panics
     /// If there are no such segments.
@@ -107,8 +110,8 @@ impl Pool {
 
     /// Zeros `run_len` segments from `i`, durably: required before the descriptor of a reused segment becomes active.
     ///
-    /// On a file the zeros go through the file and are synced, so that the blocks are written and journalled ahead of the log
-    /// (`docs/adr/0004`): there, call it for fresh segments too.
+    /// On a file the zeros are written through the file and synced, so that the blocks are written and journalled ahead
+    /// of the log (`docs/adr/0004`): there, call it for fresh segments too.
     ///
     /// # Panics
     /// If there are no such segments.
@@ -122,7 +125,8 @@ impl Pool {
         failpoint::check(self.access.failpoints(), "zero").map_err(io(self.access.place(), "zeroing a segment", off))?;
         match self.access.file() {
             Some(file) if self.needs_sync() => {
-                // Whoever read the file, a backup perhaps, may have left it in the cache in large pages: see `write_zeros`.
+                // A reader of the file, perhaps a backup, may have left it in the cache in large pages: see
+                // `write_zeros`.
                 self.forget_cached(off, off + len);
                 let step = synced_zeros(run_len, len);
                 for at in (off..off + len).step_by(step as usize) {
@@ -142,9 +146,11 @@ impl Pool {
         if self.is_poisoned() { Err(self.access.sync_failed()) } else { Ok(()) }
     }
 
-    /// Adds up to `segments` segments (fewer at the limit) and returns how many there are now. The space is allocated and durable
-    /// before the superblock names it; a full disk is an error and changes nothing. Takes as long as the system needs to allocate the space; meanwhile everything else goes on, but for
-    /// other growth and, on files, syncs.
+    /// Adds up to `segments` segments (fewer at the limit) and returns how many there are now. The space is allocated
+    /// and durable before the superblock includes it; a full disk is an error and changes nothing.
+    ///
+    /// Takes as long as the system needs to allocate the space. Meanwhile everything else goes on, except other growth
+    /// and, on files, syncs.
     pub fn grow(&self, segments: u64) -> Result<u64> {
         let _one_at_a_time = self.growing.lock();
         let (count, limit) = (self.changing()?.segment_count, self.geometry.max_segments);
@@ -172,7 +178,7 @@ impl Pool {
             return Err(Error::DiskFull { pool: place.clone(), bytes: new - old });
         }
         let file = self.access.file().or(self.access.copy().map(|copy| copy.file()));
-        // The file's length is made durable by a sync of its own.
+        // The file's length is made durable by a separate sync.
         let alone = self.access.alone_at_sync();
         match file {
             Some(file) if self.medium.kind == crate::MediumKind::DevDax => {
@@ -181,7 +187,8 @@ impl Pool {
                 }
             }
             Some(file) => storage::preallocate(place, file, old, new - old, &self.runtime()).map_err(|e| match e {
-                // That sync covered the pool's data as well: its failure leaves the same doubt as any other's.
+                // That sync covered the pool's data as well: its failure leaves the same doubt as that of any other
+                // sync.
                 Error::SyncFailed { detail, .. } => self.access.poison(&detail),
                 e => e,
             })?,
@@ -202,7 +209,7 @@ impl Pool {
         Ok(())
     }
 
-    /// How it was opened, as far as growth depends on it.
+    /// The options of the opening, as far as growth depends on them.
     fn runtime(&self) -> Runtime {
         let failpoints = self.access.failpoints().cloned();
         Runtime { hugepages: self.hugepages, bind_os_node: self.bind_os_node, failpoints, ..crate::OpenOptions::default().runtime() }

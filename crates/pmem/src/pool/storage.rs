@@ -25,7 +25,7 @@ pub(super) fn io(place: &Place, action: &'static str, offset: u64) -> impl Fn(st
 /// Opens a pool's file.
 pub(super) fn open_file(place: &Place, path: &Path, create: bool, read_only: bool) -> Result<File> {
     let mut options = FileOptions::new();
-    // Whoever opens a FIFO for reading waits for somebody to write.
+    // Without `NONBLOCK`, opening a FIFO for reading would wait for a writer.
     options.read(true).write(!read_only).create(create).custom_flags(OFlags::NONBLOCK.bits() as i32);
     let file = options.open(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound if create => Error::NotCreated { pool: place.clone(), source: e },
@@ -52,8 +52,8 @@ pub(super) fn length(place: &Place, file: &File, device: bool) -> Result<u64> {
     text.trim().parse().map_err(|_| io(place, "asking for the device's size", 0)(malformed()))
 }
 
-/// The length of a pool's file, which is `needed` at least; an error if it was truncated meanwhile: what is about to be written behind its end would make it long
-/// again, with zeros where data were.
+/// Returns the length of a pool's file, which must be at least `needed`. A shorter file was truncated meanwhile and is
+/// an error: a write behind its end would make it long again, with zeros where data were.
 pub(super) fn require_length(place: &Place, file: &File, needed: u64) -> Result<u64> {
     match length(place, file, false)? {
         found if found < needed => Err(Error::ShortFile { pool: place.clone(), found, needed }),
@@ -61,7 +61,7 @@ pub(super) fn require_length(place: &Place, file: &File, needed: u64) -> Result<
     }
 }
 
-/// What creation and opening know before they map.
+/// What creation and opening know before they map the storage.
 pub(super) struct Storage {
     pub(super) place: Place,
     pub(super) file: Option<LockedFile>,
@@ -76,13 +76,13 @@ impl Storage {
         Ok(Storage { place, file: Some(file), medium })
     }
 
-    /// The file, if what is read of it may come from a page cache that is this process's to write back.
+    /// The file, if reads of it may come from a page cache that this process is to write back.
     fn cached(&self, run: &Runtime) -> Option<&File> {
         let is_cached = self.medium.domain == PersistenceDomain::PageCache && !run.is_private();
         self.file.as_deref().filter(|_| is_cached)
     }
 
-    /// Writes what an earlier process has left dirty: only what is not dirty can be forgotten.
+    /// Writes the pages that an earlier process has left dirty: only clean pages can be dropped from the cache.
     pub(super) fn write_back(&self, run: &Runtime) -> Result<()> {
         let action = "writing what an earlier process left";
         self.cached(run).map_or(Ok(()), File::sync_data).map_err(io(&self.place, action, 0))
@@ -104,7 +104,7 @@ impl Storage {
         self.medium.kind == MediumKind::DevDax
     }
 
-    /// Maps the first `len` bytes of room for `max_len`.
+    /// Reserves room for `max_len` bytes and maps the first `len`.
     pub(super) fn map(self, len: u64, max_len: u64, node: u32, run: &Runtime) -> Result<Access> {
         let mapping = Mapping::reserve(&self.place, max_len.max(len))?;
         let copies = run.medium == MediumChoice::ShadowFile;
@@ -120,7 +120,7 @@ impl Storage {
             file,
             copy,
             meter: run.meter.clone(),
-            // A tracer sees in-memory pools only: their content is known from the first byte.
+            // A tracer observes in-memory pools only: their content is known from the first byte.
             tracer: if copies { None } else { run.tracer.clone() },
             failpoints: run.failpoints.clone(),
         });
@@ -129,11 +129,11 @@ impl Storage {
     }
 }
 
-/// Maps more of an access, up to `len`. The file has that length already.
+/// Extends the mapping of an access up to `len`. The file already has that length.
 pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runtime) -> Result<()> {
     let place = access.place();
     let off = access.mapped();
-    // A device maps whole 2 MiB pages only, and no kernel less than its pages, which may be larger than ours.
+    // A device maps only whole 2 MiB pages, and no kernel maps less than its own page, which may be larger than ours.
     let page = PAGE_BYTES.max(rustix::param::page_size() as u64);
     let unit = if medium.kind == MediumKind::DevDax { HUGE_BYTES } else { page };
     let (from, to) = (off.next_multiple_of(unit), len.next_multiple_of(unit));
@@ -145,7 +145,7 @@ pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runti
             if !run.salvages_file() {
                 return Err(Error::ShortFile { pool: place.clone(), found, needed: len });
             }
-            // What is behind its last page cannot be read, not even as zeros.
+            // Addresses behind the file's last page cannot be read, not even as zeros.
             file_end = found.next_multiple_of(page).clamp(from, to);
         }
     }
@@ -156,7 +156,7 @@ pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runti
         }
         None => Source::Anonymous,
     };
-    // Huge pages are for memory that is mapped directly; page-cached files do not have them.
+    // Huge pages are for memory that is mapped directly; page-cached files do not support them.
     let hugepages = run.hugepages && matches!(medium.kind, MediumKind::FsDax | MediumKind::Volatile | MediumKind::Shadow);
     access.mapping().map(source, from, file_end - from, hugepages)?;
     access.mapping().map(Source::Anonymous, file_end, to - file_end, false)?;
@@ -190,17 +190,19 @@ fn load(access: &Access, file: &File, from: u64, to: u64) -> Result<()> {
     Ok(())
 }
 
-/// Has what is read of a range of a file from now on come from the device. It is advice: what is dirty stays.
+/// Makes later reads of a range of a file come from the device. This is advice: dirty pages stay in the cache.
 pub(super) fn forget_cached(file: &File, from: u64, to: u64) {
-    // Whole pages: the kernel keeps one of which it is to forget a part.
+    // Whole pages: the kernel keeps a page that is to be dropped only in part.
     let page = rustix::param::page_size() as u64;
     let (from, to) = (from / page * page, to.next_multiple_of(page));
     let _ = rustix::fs::fadvise(file, from, NonZeroU64::new(to - from), rustix::fs::Advice::DontNeed);
 }
 
-/// Whether the file system knows that nothing was ever written in a range. It may be so and it does not say. Nothing is read for that.
+/// Whether the file system knows that nothing was ever written in a range. `false` does not mean that something was.
+/// Reads no data.
 ///
-/// To look for data takes long where the system goes through all that is empty behind the range, too: page by page in memory.
+/// Looking for data is slow in memory, where the system goes page by page through everything empty, also behind the
+/// range.
 pub(super) fn is_unwritten(file: &File, off: u64, len: u64) -> bool {
     let begins_empty = rustix::fs::seek(file, SeekFrom::Hole(off)) == Ok(off);
     let is_fast = || !Probe::of(file).is_ok_and(|probe| probe.memory);
@@ -211,8 +213,11 @@ pub(super) fn is_unwritten(file: &File, off: u64, len: u64) -> bool {
     begins_empty && is_fast() && ends_empty()
 }
 
-/// Gives the file blocks for `[off, off + len)`, never sparse, which hold zeros, and makes that durable. On failure the file ends before them.
-/// What lies there already, of a growth that a crash cut short or of whoever put two files together, is given back first: nothing looks at it, and what is new passes for empty.
+/// Allocates blocks for `[off, off + len)` of the file, never sparse and holding zeros, and makes that durable. On
+/// failure the file ends at `off`.
+///
+/// Bytes that lie there already, from a growth that a crash cut short or from two files that were joined, are given
+/// back first: nothing checks them, and new segments count as empty.
 pub(super) fn preallocate(place: &Place, file: &File, off: u64, len: u64, run: &Runtime) -> Result<()> {
     if require_length(place, file, off)? > off {
         file.set_len(off).map_err(io(place, "cutting off what lies behind the pool's end", off))?;
@@ -221,7 +226,7 @@ pub(super) fn preallocate(place: &Place, file: &File, off: u64, len: u64, run: &
     let failed = |e: std::io::Error| Error::SyncFailed { pool: place.clone(), detail: e.to_string() };
     let result = allocate(place, file, off, len, run).and_then(|()| synced().map_err(failed));
     if result.is_err() {
-        // Best effort: what was allocated is beyond the pool's end and harmless, but it would keep the disk full.
+        // Best effort: the allocated blocks are beyond the pool's end and harmless, but would keep the disk full.
         let _ = file.set_len(off);
     }
     result
@@ -234,7 +239,7 @@ fn allocate(place: &Place, file: &File, off: u64, len: u64, run: &Runtime) -> Re
     };
     failpoint::check(run.failpoints.as_ref(), "fallocate").and_then(|()| require_room(file, off + len)).map_err(failed)?;
     if medium::is_tmpfs(file) {
-        // Before there are any pages: they stay where they are.
+        // Before there are any pages, because pages stay where they are allocated.
         if let Some(node) = run.bind_os_node {
             mapping::prefer_node_for_file(file, off, len, node);
         }
@@ -252,20 +257,20 @@ fn allocate(place: &Place, file: &File, off: u64, len: u64, run: &Runtime) -> Re
     }
 }
 
-/// Fails if the file system has no room for the file to end at `end`. Asking first spares others a device that is full for a while, and
-/// where memory is the device, the end of processes for want of it.
+/// Fails if the file system has no room for the file to end at `end`. Asking first spares other programs a device that
+/// is full for a while. Where memory is the device, it keeps the system from killing processes for lack of memory.
 fn require_room(file: &File, end: u64) -> std::io::Result<()> {
     let stat = rustix::fs::fstatvfs(file)?;
     let needed = end.saturating_sub(file.metadata()?.len());
-    // A file system that does not tell its size is taken at the word of the allocation.
+    // Where a file system does not report its size, the allocation itself decides.
     if stat.f_blocks > 0 && needed > stat.f_bfree.saturating_mul(stat.f_frsize) {
         return Err(Errno::NOSPC.into());
     }
     Ok(())
 }
 
-/// Writes zeros through the file, page by page: the cache keeps what is written at once in one large page, up to 1 MiB, and whoever changes a byte of that has the next
-/// sync write all of it.
+/// Writes zeros through the file, page by page. The cache keeps bytes that are written in one call in one large page,
+/// up to 1 MiB, and after a change of a single byte the next sync writes all of that page.
 pub(super) fn write_zeros(file: &File, off: u64, len: u64) -> std::io::Result<()> {
     let zeros = [0; PAGE_BYTES as usize];
     let (mut at, end) = (off, off + len);
@@ -277,7 +282,7 @@ pub(super) fn write_zeros(file: &File, off: u64, len: u64) -> std::io::Result<()
     Ok(())
 }
 
-/// Makes a new file's name durable, and that of the link by which it was called.
+/// Makes a new file's name durable, and the name of the link through which it was opened.
 pub(super) fn sync_parent(place: &Place, path: &Path) -> Result<()> {
     let folders = folders_of_name(path).map_err(io(place, "finding the folder", 0))?;
     folders.iter().try_for_each(|folder| {
@@ -286,7 +291,7 @@ pub(super) fn sync_parent(place: &Place, path: &Path) -> Result<()> {
     })
 }
 
-/// The folders that name a file: the one in its path, and behind a link the one that it lies in.
+/// The folders that hold names of a file: the one in its path and, behind a link, the one that contains the file.
 pub(super) fn folders_of_name(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let named = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

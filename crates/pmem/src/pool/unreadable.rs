@@ -1,8 +1,12 @@
 //! Pages that cannot be read: a sector that has gone bad, poisoned memory, a file that was cut short meanwhile.
 //!
-//! A touch of such a page is a SIGBUS, which ends the process (the `sigbus` module). So whoever reads much, that nobody has asked for, may look first. From then on the page shows zeros, which no checksum takes for an entry, and nobody can write there (a page of a private copy takes writes, which go nowhere). Nothing else is lost to readers, and a later opening looks again.
+//! An access to such a page raises SIGBUS, which ends the process (the `sigbus` module). So code that reads much data
+//! that nobody has asked for may check first. From then on the page shows zeros, which no checksum takes for an entry,
+//! and nobody can write there (a page of a private copy takes writes, which reach no file). Readers lose nothing else,
+//! and a later opening checks again.
 //!
-//! Thread safety: any number of threads, beside readers. Pages of memory and of devices without a file system are not looked at.
+//! Thread safety: any number of threads, beside readers. Pages of memory and of devices without a file system are not
+//! checked.
 
 use super::Pool;
 use crate::error::{Error, Result};
@@ -10,21 +14,21 @@ use crate::layout::{DESCRIPTOR_BYTES, PAGE_BYTES, TABLE_OFF};
 use crate::mapping::Mapping;
 use crate::medium::{MediumInfo, MediumKind};
 
-/// What of a range cannot be read.
+/// The part of a range that cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unreadable {
-    /// How many bytes, by whole pages.
+    /// How many bytes, in whole pages.
     pub bytes: u64,
-    /// Where the first of them are in the pool.
+    /// Offset of the first of them in the pool.
     pub first: u64,
 }
 
-/// What every message says of it.
+/// The part that all messages share.
 const WHY: &str = "cannot be read: the device reports an error, or the memory is poisoned";
 
 impl Unreadable {
-    /// Whether there is anything.
+    /// Whether any byte cannot be read.
     pub fn is_any(&self) -> bool {
         self.bytes > 0
     }
@@ -37,17 +41,19 @@ impl std::fmt::Display for Unreadable {
 }
 
 impl Pool {
-    /// Whether the kernel tells of pages that cannot be read (Linux 5.14 and newer do). If not, all pass for readable.
+    /// Whether the kernel reports pages that cannot be read (Linux 5.14 and newer do). If not, all pages count as
+    /// readable.
     pub fn can_find_unreadable() -> bool {
         Mapping::can_populate()
     }
 
-    /// What is looked at as a whole: a page of the system, or of the format if that is larger.
+    /// The unit of a check: a page of the system, or of the format if that is larger.
     pub fn page_bytes(&self) -> u64 {
         PAGE_BYTES.max(rustix::param::page_size() as u64)
     }
 
-    /// Looks whether a range can be read, which is mapped; what cannot shows zeros from now on, and takes no writes. The range is widened to whole pages. O(pages).
+    /// Checks whether a mapped range can be read. Pages that cannot be read show zeros from now on and take no writes.
+    /// The range is widened to whole pages. O(pages).
     ///
     /// # Panics
     /// If the range is not inside the pool.
@@ -61,7 +67,8 @@ impl Pool {
         found
     }
 
-    /// Whether pages of this pool are looked at: of files, and on tmpfs only where the page cache is what counts, or nothing is at stake. (What failpoints say counts everywhere.)
+    /// Whether pages of this pool are checked. Those of files are; on tmpfs only if the page cache is the medium, or in a
+    /// private copy, where nothing is at stake. With failpoints the pages of every pool are checked.
     pub fn may_be_unreadable(&self) -> bool {
         let MediumInfo { kind, filesystem, .. } = &self.medium;
         let is_memory = filesystem == "tmpfs" && *kind != MediumKind::File && !self.is_private;
@@ -69,7 +76,8 @@ impl Pool {
         is_file && !is_memory || self.access.failpoints().is_some()
     }
 
-    /// Page by page if the whole cannot be read: a device may take seconds for each attempt at what it cannot give.
+    /// Checks page by page only if the whole range cannot be read: a device may take seconds for each attempt to read a
+    /// bad page.
     fn find_unreadable(&self, range: (u64, u64), found: &mut Unreadable) {
         if self.is_readable(range.0, range.1) {
             return;
@@ -80,7 +88,7 @@ impl Pool {
                 found.first = from;
             }
             found.bytes += page;
-            // If even that fails, a touch ends the process, as it would have.
+            // If covering fails too, an access ends the process, as it would have without the check.
             if self.covered.lock().insert(from) {
                 let _ = self.access.mapping().cover(from, page, self.is_private);
             }
@@ -89,12 +97,13 @@ impl Pool {
 
     fn is_readable(&self, from: u64, to: u64) -> bool {
         let is_planted = || self.access.failpoints().is_some_and(|points| points.is_unreadable(from, to));
-        // What shows zeros since an earlier look can be read, and is missing all the same.
+        // A page that shows zeros since an earlier check can be read, but its content is still missing.
         let is_covered = self.covered.lock().range(from..to).next().is_some();
         !is_covered && !is_planted() && (self.access.file().is_none() || self.access.mapping().populate(from, to - from))
     }
 
-    /// As [`Pool::cover_unreadable`], for catalogue and segment table, before they are believed. Passed over only where nothing is written to them.
+    /// As [`Pool::cover_unreadable`], for catalogue and segment table, before they are trusted. Such pages are passed
+    /// over only where nothing is written to them.
     pub(super) fn refuse_unreadable_metadata(mut self) -> Result<Pool> {
         let end = self.geometry.descriptor_offset(self.geometry.max_segments as u32);
         if !self.cover_unreadable(PAGE_BYTES, end - PAGE_BYTES).is_any() {
@@ -164,7 +173,7 @@ mod tests {
         }
     }
 
-    /// The kernel answers as it does for a bad sector. A touch would end the process.
+    /// The kernel answers as it does for a bad sector. An access would end the process.
     #[test]
     fn pages_that_the_system_cannot_give_are_found() {
         if !Pool::can_find_unreadable() {
@@ -183,7 +192,7 @@ mod tests {
             let cut = pool.segment_offset(2) + page;
             std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
             assert!(!pool.cover_unreadable(pool.segment_offset(0), 32 << 10).is_any());
-            // Again, too, when they can be read as zeros.
+            // Also a second time, when the pages can be read as zeros.
             for _ in 0..2 {
                 let rest = pool.cover_unreadable(pool.segment_offset(0), 64 << 10);
                 assert_eq!((rest.first, rest.bytes), (cut, pool.len_mapped() - cut), "{medium:?}");

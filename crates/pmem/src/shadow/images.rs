@@ -1,11 +1,11 @@
-//! Chooses which pending stores survive, exhaustively under a budget, else always the extremes and a sample.
+//! Chooses which pending stores survive: exhaustively if the budget allows, otherwise always the extremes and a sample.
 
 use super::replay::Pending;
 
-/// Which rule chose an image.
+/// The rule that chose an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ImageKind {
-    /// One of all there are.
+    /// One of all possible images.
     Exhaustive,
     /// Every store that may be lost is lost.
     AllLost,
@@ -15,11 +15,11 @@ pub enum ImageKind {
     OneLineLost,
     /// One line (or sector) is kept, the rest is lost.
     OneLineKept,
-    /// Drawn at random.
+    /// Chosen at random.
     Sampled,
 }
 
-/// A small random generator with a seed, so that a failing image can be made again.
+/// A small seeded random generator, so that a failing image can be made again.
 #[derive(Debug, Clone)]
 pub struct ShadowRng(u64);
 
@@ -38,13 +38,13 @@ impl ShadowRng {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit` (0 if that is 0).
+    /// A number below `limit`, or 0 if `limit` is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         if limit == 0 { 0 } else { (self.next_u64() % limit as u64) as usize }
     }
 }
 
-/// The stores of one unit that survives or not, see [`super::replay`]: a prefix of them does, `least` or more.
+/// The pending stores of one cell, see [`super::replay`]: a prefix of them survives, of at least `least` stores.
 pub(super) struct Choice<'a> {
     pub(super) group: u64,
     pub(super) list: &'a [Pending],
@@ -57,7 +57,7 @@ impl Choice<'_> {
     }
 }
 
-/// One image being made: `durable` patched with the chosen prefixes, and put back afterwards.
+/// Makes one image at a time: patches `durable` with the chosen prefixes, shows it, and undoes the patch.
 struct Patcher<'a, F> {
     durable: &'a mut Vec<u8>,
     cells: &'a [Choice<'a>],
@@ -66,10 +66,11 @@ struct Patcher<'a, F> {
 }
 
 impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
-    /// `keep[i]` stores of cell `i` survive.
+    /// Shows the image in which the first `keep[i]` stores of cell `i` survive.
     fn image(&mut self, keep: &[usize], kind: ImageKind) {
         let mut kept: Vec<&Pending> = self.cells.iter().zip(keep).flat_map(|(cell, &n)| &cell.list[..n]).collect();
-        // Cells are independent except where a word was stored both through and around the caches: there the later store wins.
+        // Cells are independent, except where a word was stored both through and around the caches: there the later
+        // store wins.
         kept.sort_by_key(|p| p.seq);
         let mut undo = Vec::with_capacity(kept.len());
         for pending in kept {
@@ -86,7 +87,7 @@ impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
         }
     }
 
-    /// The fewest and the most stores of each cell that survive.
+    /// For each cell, the fewest and the most stores that may survive.
     fn bounds(&self) -> (Vec<usize>, Vec<usize>) {
         self.cells.iter().map(|cell| (cell.least, cell.list.len())).unzip()
     }
@@ -98,7 +99,8 @@ impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
         if least == full {
             return;
         }
-        // As in `some`, everything lost and everything kept come first: whoever joins the images of several pools pairs these.
+        // As in `some`, everything lost and everything kept come first: tests that combine the images of several pools
+        // pair these.
         self.image(&full, ImageKind::Exhaustive);
         loop {
             // Counts up in mixed radix.
@@ -132,7 +134,7 @@ impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
             self.image(&kept, ImageKind::OneLineKept);
         }
         while self.shown < budget {
-            // Biased both ways as well as even: rare losses and rare survivors find different bugs.
+            // Biased towards either side as well as even: rare losses and rare survivors find different bugs.
             let bias = [2, 8, 14][rng.below(3)];
             let keep: Vec<usize> = self
                 .cells
@@ -148,7 +150,7 @@ impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
     }
 }
 
-/// Shows images made of `durable` and any prefix of each cell's stores; returns how many.
+/// Shows images made of `durable` and any prefix of each cell's stores. Returns how many.
 pub(super) fn generate(
     durable: &mut Vec<u8>,
     cells: &[Choice<'_>],

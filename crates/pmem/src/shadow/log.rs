@@ -1,4 +1,4 @@
-//! Records what a pool does.
+//! Records what a pool does to its medium.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::tracer::{Emulate, StoreKind, SyncPhase, Tracer};
 pub struct Event {
     /// The thread, numbered in order of first appearance.
     pub thread: u64,
-    /// What it did.
+    /// What the thread did.
     pub what: What,
 }
 
@@ -23,34 +23,34 @@ pub struct Event {
 pub enum What {
     /// Bytes were stored.
     Store {
-        /// Where.
+        /// Offset in the pool.
         off: u64,
-        /// Which.
+        /// The bytes.
         bytes: Box<[u8]>,
-        /// How.
+        /// How they were stored.
         kind: StoreKind,
     },
     /// Zeros were stored.
     Zeros {
-        /// Where.
+        /// Offset in the pool.
         off: u64,
-        /// How many.
+        /// Number of bytes.
         len: usize,
-        /// How.
+        /// How they were stored.
         kind: StoreKind,
     },
     /// Lines were written back.
     Flush {
-        /// Start of the range.
+        /// Start of the range in the pool.
         off: u64,
-        /// Its length.
+        /// Length of the range in bytes.
         len: usize,
     },
     /// A fence.
     Fence,
     /// A phase of a sync.
     Sync(SyncPhase),
-    /// The pool has this length now.
+    /// The pool grew to this length.
     Resize(u64),
     /// A note of the test.
     Mark(u64),
@@ -62,7 +62,7 @@ struct Record {
     events: Vec<Event>,
 }
 
-/// A tracer that remembers everything. Thread safety: events of all threads get one order.
+/// A tracer that remembers everything. Thread safety: the events of all threads get one order.
 #[derive(Default)]
 pub struct ShadowLog {
     record: Mutex<Record>,
@@ -82,12 +82,12 @@ impl ShadowLog {
         Arc::new(ShadowLog::default())
     }
 
-    /// How many events there are: crash points are `0..=len()`.
+    /// How many events were recorded: crash points are `0..=len()`.
     pub fn len(&self) -> usize {
         self.record.lock().events.len()
     }
 
-    /// Whether nothing happened yet.
+    /// Whether nothing was recorded yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -97,13 +97,14 @@ impl ShadowLog {
         self.record.lock().events.clone()
     }
 
-    /// A replay of the record so far by the rules of a medium. Crash points are visited in order at the cost of one pass.
+    /// Replays the record so far by the rules of a medium. Crash points are visited in order at the cost of one pass.
     pub fn replay(&self, rules: Emulate) -> Replay {
         let record = self.record.lock();
         Replay::new(rules, &record.initial, record.events.clone())
     }
 
-    /// Images that a crash after the first `crash_point` events may leave: at most about `budget`, exhaustive if that suffices.
+    /// Images that a crash after the first `crash_point` events may leave: at most about `budget`, exhaustive if that
+    /// suffices.
     pub fn images(&self, rules: Emulate, crash_point: usize, budget: usize, rng: &mut ShadowRng) -> Vec<Vec<u8>> {
         let mut replay = self.replay(rules);
         replay.advance_to(crash_point);
@@ -128,7 +129,7 @@ impl Tracer for ShadowLog {
     }
 
     fn store(&self, off: u64, bytes: &[u8], kind: StoreKind) {
-        // Zeroed segments would otherwise fill the memory of the test.
+        // Recorded by their number: zeroed segments would otherwise fill the test's memory.
         if bytes.len() > 64 && bytes.iter().all(|&b| b == 0) {
             self.push(What::Zeros { off, len: bytes.len(), kind });
         } else {

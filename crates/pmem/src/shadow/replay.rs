@@ -1,8 +1,10 @@
-//! Replays a record and keeps, per unit that survives or not, the values that it may have after a crash.
+//! Replays a record and keeps, for each unit of survival, the values that it may have after a crash.
 //!
-//! A *cell* is such a unit: an aligned word (ADR, streaming stores), a 512-byte sector (file), or the whole memory (eADR). Its list holds the
-//! word stores since its durable state, in order; a crash leaves the durable state plus any prefix of the list, independently per cell.
-//! Invariant: `durable` is what every image has at least; `visible` is what the running program sees.
+//! A *cell* is such a unit: an aligned word (ADR, streaming stores), a 512-byte sector (file), or the whole memory
+//! (eADR). Its list holds the word stores since its durable state, in order. A crash leaves the durable state plus any
+//! prefix of the list, independently for each cell.
+//!
+//! Invariant: `durable` is contained in every image; `visible` is what the running program sees.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,17 +19,17 @@ const SECTOR: u64 = 512;
 /// A store of one aligned word that may be lost.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pending {
-    /// Position of its event.
+    /// Position of the store's event.
     pub(super) seq: usize,
     /// Offset of the word.
     pub(super) off: u64,
     pub(super) value: [u8; 8],
     thread: u64,
-    /// It went around the caches.
+    /// The store went around the caches.
     streamed: bool,
 }
 
-/// Names a cell; the order groups words of a line.
+/// Names a cell; the order keeps the words of a line together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cell {
     Memory,
@@ -55,11 +57,11 @@ pub struct Replay {
     durable: Vec<u8>,
     cells: BTreeMap<Cell, Vec<Pending>>,
     ordered_durable: Option<usize>,
-    /// Per thread: flushed lines and the moment of the flush.
+    /// Per thread: flushed lines, and the position of the flush.
     flushed: HashMap<u64, Vec<(u64, usize)>>,
-    /// Per thread: words streamed and the moment.
+    /// Per thread: streamed words, and the position of the store.
     streamed: HashMap<u64, Vec<(u64, usize)>>,
-    /// Per thread: when its running sync began.
+    /// Per thread: the position at which its running sync began.
     sync_began: HashMap<u64, usize>,
     marks: Vec<u64>,
 }
@@ -101,17 +103,17 @@ impl Replay {
         self.events.get(self.at)
     }
 
-    /// The notes that were made before the crash point, in order.
+    /// The notes made before the crash point, in order.
     pub fn marks(&self) -> &[u64] {
         &self.marks
     }
 
-    /// What the program sees at the crash point.
+    /// The memory as the program sees it at the crash point.
     pub fn visible(&self) -> &[u8] {
         &self.visible
     }
 
-    /// Lets one more event happen; false at the end.
+    /// Lets one more event happen. Returns false at the end.
     pub fn step(&mut self) -> bool {
         if self.at == self.events.len() {
             return false;
@@ -135,29 +137,32 @@ impl Replay {
         while self.at < crash_point && self.step() {}
     }
 
-    /// Shows images that a crash here may leave; returns how many. At most about `budget`, all if there are no more than that.
+    /// Shows images that a crash here may leave: at most about `budget`, all if there are no more than that. Returns
+    /// how many.
     pub fn for_each_image(&mut self, budget: usize, rng: &mut ShadowRng, show: impl FnMut(&[u8], ImageKind)) -> usize {
         let cells: Vec<_> = self.cells.iter().map(|(cell, list)| Choice { group: cell.group(), list, least: 0 }).collect();
         images::generate(&mut self.durable, &cells, budget, rng, show)
     }
 
-    /// The ordered stores that a crash here may leave out, oldest first, as the positions of their events: of those that go through the caches, where these are durable
-    /// ([`Emulate::Eadr`]). A crash takes all behind some moment, of *every* pool; see [`Replay::for_each_image_keeping`]. Empty on other media.
+    /// The positions of the ordered stores that a crash here may lose, oldest first. Only stores through the caches are
+    /// ordered, and only where the caches are durable ([`Emulate::Eadr`]); on other media this is empty. A crash loses
+    /// all stores after one moment, of *every* pool; see [`Replay::for_each_image_keeping`].
     pub fn ordered_pending(&self) -> impl Iterator<Item = usize> {
         self.cells.get(&Cell::Memory).into_iter().flatten().map(|pending| pending.seq)
     }
 
-    /// The position of the newest ordered store that no crash can take any more.
+    /// The position of the newest ordered store that no crash can lose any more.
     pub fn ordered_durable(&self) -> Option<usize> {
         self.ordered_durable
     }
 
-    /// How many stores around the caches a crash here may take, each for itself, where those through them are ordered.
+    /// The number of cells with stores around the caches that a crash here may lose, each independently, where the
+    /// stores through the caches are ordered.
     pub fn streamed_pending(&self) -> usize {
         self.cells.keys().filter(|cell| **cell != Cell::Memory).count()
     }
 
-    /// As [`Replay::for_each_image`], with just the first `ordered` of [`Replay::ordered_pending`] kept.
+    /// As [`Replay::for_each_image`], with exactly the first `ordered` of [`Replay::ordered_pending`] kept.
     pub fn for_each_image_keeping(
         &mut self,
         ordered: usize,
@@ -189,7 +194,7 @@ impl Replay {
             if kind == StoreKind::Streaming {
                 self.streamed.entry(thread).or_default().push((word, self.at));
             }
-            // Storing what is there already adds no image.
+            // A store of the value that the word already has adds no image.
             if value == before {
                 continue;
             }
@@ -261,7 +266,8 @@ impl Replay {
         self.settle_while(cell, |pending| pending.seq <= seq);
     }
 
-    /// As [`Replay::settle`], by a flush and fence of `thread`. What another one stored around the caches may be in that processor's buffers still, where no flush finds it.
+    /// As [`Replay::settle`], by a flush and fence of `thread`. A store around the caches by another thread may still
+    /// be in that processor's buffers, where this flush does not find it.
     fn settle_flushed(&mut self, cell: Cell, seq: usize, thread: u64) {
         self.settle_while(cell, |pending| pending.seq <= seq && (!pending.streamed || pending.thread == thread));
     }

@@ -1,4 +1,5 @@
-//! The recorder finds a planted bug and passes its correct twin; each rule set allows exactly what it says.
+//! The recorder finds a planted bug and passes its correct twin; each set of rules allows exactly the states that it
+//! states.
 
 use std::collections::BTreeSet;
 
@@ -30,10 +31,11 @@ fn outcomes(log: &ShadowLog, rules: Emulate, offs: &[usize]) -> BTreeSet<Vec<u64
     images.iter().map(|image| offs.iter().map(|&off| read(image, off)).collect()).collect()
 }
 
-/// Where the value of [`insert`] is: in another line than the token, and in another sector, as a sector is written as it is at some moment.
+/// Offset of the value that [`insert`] writes: in another line and another sector than the token, because a sector
+/// survives as it is at one moment.
 const VALUE: usize = 1024;
 
-/// Writes value and token the way level hashing did (token first, one fence for both) or correctly.
+/// Writes value and token, either as level hashing did (token first, one fence for both) or correctly.
 fn insert(log: &ShadowLog, value_first: bool) {
     if value_first {
         word(log, VALUE as u64, 42);
@@ -116,7 +118,8 @@ fn streaming_stores_need_the_fence_only() {
     }
 }
 
-/// What is stored around the caches waits in the buffers of its processor, where another one's flush and fence do not come; with its own fence it is durable.
+/// A streaming store waits in the buffers of its processor, which another processor's flush and fence do not reach; its
+/// own thread's fence makes it durable.
 #[test]
 fn another_threads_flush_makes_no_streaming_store_durable() {
     for fenced in [false, true] {
@@ -202,12 +205,12 @@ fn large_histories_are_sampled_with_the_extremes() {
     assert_eq!(replay.durable_for_test(), before, "images are undone");
 }
 
-/// Whoever joins images of several pools pairs the first two of each list: everything lost, everything kept.
+/// Tests that combine the images of several pools pair the first two of each list: everything lost, everything kept.
 #[test]
 fn small_histories_begin_with_the_extremes_and_show_each_image_once() {
     for words in 1..4u64 {
         let log = log();
-        // Two stores each, the first of which may survive alone.
+        // Two stores for each word, the first of which may survive alone.
         (0..2 * words).for_each(|i| word(&log, i % words * 64, i + 1));
         let images = log.images(Emulate::Adr, log.len(), 1000, &mut ShadowRng::new(1));
         let seen: Vec<Vec<u64>> = images.iter().map(|image| (0..words).map(|i| read(image, (i * 64) as usize)).collect()).collect();

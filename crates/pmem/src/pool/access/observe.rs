@@ -1,6 +1,8 @@
-//! What observers are told of accesses: the meter counts, the tracer notes, the persisted copy follows. Out of line, since there are none as a rule.
+//! Reports accesses to the observers: the meter counts, the tracer records, the persisted copy follows. Out of line,
+//! because usually there are none.
 //!
-//! Thread safety: any number of threads; the observers are `Sync`. Crash: none of this is needed for durability but the persisted copy, whose failure poisons the pool.
+//! Thread safety: any number of threads; the observers are `Sync`. Crash: durability needs none of this except the
+//! persisted copy, whose failure poisons the pool.
 
 use super::{Access, StoreKind, SyncPhase};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +43,7 @@ impl Access {
         self.after_store(off, 8, StoreKind::Plain);
     }
 
-    /// The tracer hears of a store before others can see it: then the order of reports respects causality.
+    /// The tracer gets a store before other threads can see it: then the order of reports respects causality.
     pub(super) fn before_store(&self, off: u64, bytes: &[u8], kind: StoreKind) {
         if let Some(tracer) = &self.tracer
             && !bytes.is_empty()
@@ -50,7 +52,7 @@ impl Access {
         }
     }
 
-    /// The persisted copy hears of a store when it is in memory: a page must not be taken for copied before that.
+    /// The persisted copy gets a store only once it is in memory: a page must not count as copied before that.
     pub(super) fn after_store(&self, off: u64, len: usize, kind: StoreKind) {
         if len == 0 {
             return;
@@ -92,7 +94,8 @@ impl Access {
         if let Some(copy) = &self.copy
             && let Err(e) = copy.fenced(self.base)
         {
-            // A fence has no result: the failed copy shows at the next sync or persist, as a failed device would.
+            // A fence returns no result: the failed copy is reported by the next sync or persist, as that of a failed
+            // device would be.
             let _ = self.poison(&e.to_string());
         }
     }

@@ -1,4 +1,4 @@
-//! What of a file is in the page cache.
+//! Tests of what the page cache holds of a file.
 
 use std::fs::File;
 
@@ -22,8 +22,8 @@ fn cached_pages(file: &File, pages: usize) -> Vec<bool> {
     states.iter().map(|state| state & 1 != 0).collect()
 }
 
-/// Regression: the kernel keeps a page of which only a part is to be forgotten, so the last descriptors of a table that does not end with a page came from
-/// the cache, and with a small table all of them.
+/// Regression: the kernel keeps a page that is to be dropped only in part. So the last descriptors of a table that does
+/// not end at a page boundary came from the cache, and with a small table all of them.
 #[test]
 fn what_is_forgotten_in_part_is_forgotten() {
     if rustix::param::page_size() as u64 != PAGE_BYTES {
@@ -42,7 +42,7 @@ fn what_is_forgotten_in_part_is_forgotten() {
     assert_eq!(cached_pages(&file, 6), [true, true, false, false, true, true]);
 }
 
-/// How many pages of the mapping of a file are dirty, in kibibytes; `None` if the system does not tell.
+/// How much of the mapping of a file is dirty, in kibibytes; `None` if the system does not report it.
 fn dirty_kb(path: &std::path::Path) -> Option<u64> {
     let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let mut lines = maps.lines().skip_while(|line| !line.ends_with(path.to_str().unwrap())).skip(1);
@@ -51,8 +51,8 @@ fn dirty_kb(path: &std::path::Path) -> Option<u64> {
     Some(counts.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum())
 }
 
-/// Regression: after a sync that failed, pages of which the device has an older content pass for clean. An opening relied on having dropped them from the cache, which the kernel does
-/// not do with large pages that begin before a range or end behind it.
+/// Regression: after a failed sync, pages whose content on the device is older count as clean. An opening relied on
+/// having dropped them from the cache, but the kernel keeps large pages that begin before a range or end after it.
 #[test]
 fn what_is_hardened_is_written_also_where_it_passes_for_clean() {
     let dir = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ fn what_is_hardened_is_written_also_where_it_passes_for_clean() {
     };
     let before = super::image_of(&pool);
     let start = pool.segment_offset(2);
-    // The kernel may write some of them before they are counted.
+    // The kernel may write some of the pages before they are counted.
     let three_pages = || {
         pool.rewrite(start + 8, start + 2 * PAGE_BYTES + 8);
         dirty_kb(&path) == Some(3 * 4)
@@ -78,7 +78,7 @@ fn what_is_hardened_is_written_also_where_it_passes_for_clean() {
     assert!((0..10).any(|_| three_pages()), "{:?}", dirty_kb(&path));
     pool.sync().unwrap();
     assert_eq!(dirty_kb(&path), Some(0));
-    // What is to be synced stays dirty if it is not.
+    // Pages that a failed sync was to write stay dirty.
     points.arm("sync", FailAt { skip: 0, count: 1, errno: libc::EIO });
     pool.harden_metadata().unwrap_err();
     let pages = (TABLE_OFF + 16 * DESCRIPTOR_BYTES).div_ceil(PAGE_BYTES);
@@ -86,7 +86,8 @@ fn what_is_hardened_is_written_also_where_it_passes_for_clean() {
     assert!(super::image_of(&pool) == before, "nothing has changed");
 }
 
-/// Regression: a salvage in a copy asked for the lock of a writer on a file that it had opened for reading, which network file systems refuse.
+/// Regression: a salvage in a copy requested a writer's lock on a file that it had opened for reading, which network
+/// file systems refuse.
 #[test]
 fn whoever_only_looks_locks_as_a_reader() {
     let dir = tempfile::tempdir().unwrap();

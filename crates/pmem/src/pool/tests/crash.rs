@@ -1,4 +1,5 @@
-//! Crashes at every step of every metadata change, on every medium: each image opens as before or after, never as damaged.
+//! Crashes at every step of every metadata change, on every medium: each image opens in the old or the new state, never
+//! as damaged.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ fn recorded(emulate: Emulate) -> (Pool, Arc<ShadowLog>) {
     (Pool::create_in_memory(&o).unwrap(), log)
 }
 
-/// Opens images of every crash point from the mark 1 on; `judge` gets whether mark 2 (acknowledged) was reached. Returns the images seen.
+/// Opens images of every crash point from mark 1 on. `judge` learns whether mark 2 (acknowledged) was reached. Returns
+/// how many images there were.
 fn explore(log: &ShadowLog, emulate: Emulate, mut judge: impl FnMut(bool, Result<Pool>)) -> usize {
     let (mut replay, mut rng, mut seen) = (log.replay(emulate), ShadowRng::new(11), 0);
     loop {
@@ -31,7 +33,8 @@ fn explore(log: &ShadowLog, emulate: Emulate, mut judge: impl FnMut(bool, Result
     }
 }
 
-/// Runs `change` between the marks on a finished pool and checks that every image has the old or the new observation.
+/// Runs `change` between the marks on a finished pool, and checks that every image shows the old or the new
+/// observation.
 fn old_or_new<T: PartialEq + std::fmt::Debug>(change: impl Fn(&Pool), observe: impl Fn(&Pool) -> T) {
     for emulate in MEDIA {
         let (pool, log) = recorded(emulate);
@@ -85,7 +88,7 @@ fn descriptor_commit() {
     old_or_new(|pool| pool.commit_descriptor(5, &active(9)).unwrap(), |pool| pool.descriptor(5).unwrap());
 }
 
-/// Those of a run: each is the old or the new one, in any mixture, and none of another segment changes.
+/// The descriptors of a run: each is the old or the new one, in any mixture, and no other segment's changes.
 #[test]
 fn descriptors_committed_together() {
     for emulate in MEDIA {
@@ -169,7 +172,8 @@ fn zeroed_segments_are_zero_in_every_later_image() {
     }
 }
 
-/// Found by hand: nothing noticed when the ends of a streamed range that are no whole words were not flushed. (Entries have none.)
+/// Found by hand: no test noticed when the edges of a streamed range, which are not whole words, were not flushed.
+/// (Entries have no edges.)
 #[test]
 fn what_was_streamed_is_durable_after_a_fence_wherever_it_begins() {
     for emulate in [Emulate::Adr, Emulate::Eadr] {
@@ -198,7 +202,8 @@ fn what_was_streamed_is_durable_after_a_fence_wherever_it_begins() {
     }
 }
 
-/// Found by hand: no test of this crate noticed when an opening left a word as it was that a process had stored and not made durable, or forgot the last descriptor.
+/// Found by hand: no test of this crate noticed when an opening did not harden a word that a dead process had stored
+/// without making it durable, or left out the last descriptor.
 #[test]
 fn what_a_process_that_died_left_is_durable_once_the_metadata_are_hardened() {
     for emulate in MEDIA {

@@ -1,4 +1,4 @@
-//! Damage is an error that names the place, never a panic and never taken for a crash.
+//! Damage gives an error that names the place, never a panic, and is never taken for the effect of a crash.
 
 use super::{active, image_of, sample_image, small};
 use crate::layout::{
@@ -19,7 +19,7 @@ fn flipped(image: &[u8], byte: u64, bit: u32) -> Vec<u8> {
 
 #[test]
 fn every_bit_of_the_current_superblock_slot_matters() {
-    // Creation wrote slot A, clearing the clean flag wrote slot B: that is current.
+    // Creation wrote slot A; clearing the clean flag wrote slot B, which is current.
     let (_, image) = sample_image();
     for byte in 0..1024 {
         let damaged = open(&flipped(&image, SUPER_SLOT_B_OFF + byte, (byte % 8) as u32));
@@ -52,7 +52,7 @@ fn flipped_commit_words_never_open_as_something_else() {
     for bit in 0..64 {
         let found = open(&flipped(&image, SUPER_COMMIT_OFF + bit / 8, (bit % 8) as u32));
         match (bit, found) {
-            // The sequence is not covered; it only has to differ from the one before.
+            // The checksum does not cover the sequence, which only has to differ from the one before.
             (32..63, Ok(found)) => assert_eq!(found.superblock(), pool.superblock()),
             (_, Err(Error::DamagedSuperblock { .. })) => {}
             (_, other) => panic!("bit {bit}: {other:?}"),
@@ -134,7 +134,7 @@ fn foreign_newer_and_unfinished_pools_are_told_apart() {
     assert!(matches!(open(&image[..100]), Err(Error::ShortFile { .. })));
 }
 
-/// Opens an image whose superblock was changed by a writer that keeps the rules of the checksum.
+/// Opens an image whose superblock a writer has changed with a correct checksum.
 fn with_superblock(change: impl Fn(&mut SuperblockInfo), o: &OpenOptions) -> Result<Pool, Error> {
     let (pool, _) = sample_image();
     let mut info = pool.superblock();
@@ -160,7 +160,7 @@ fn versions_and_features_decide_who_may_open() {
     assert!(with_superblock(|s| s.compat = u64::MAX, &writer).is_ok());
 }
 
-/// Found by reading: a feature that old programs may ignore when they only read had every read-only opening refused.
+/// Found by reading: a feature that old programs may ignore when they only read made every read-only opening fail.
 #[test]
 fn a_file_that_may_only_be_read_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -267,7 +267,7 @@ fn salvage(image: &[u8]) -> Pool {
     Pool::from_image(image, &OpenOptions { salvage: true, ..OpenOptions::new() }).expect("something can be had")
 }
 
-/// What a normal opening refuses, a salvage notes, and has the current records all the same.
+/// A salvage notes everything that a normal opening refuses, and still gets the current records.
 #[test]
 fn any_flipped_bit_of_page_0_is_set_right_or_passed_over() {
     let (pool, image) = sample_image();
@@ -285,7 +285,7 @@ fn any_flipped_bit_of_page_0_is_set_right_or_passed_over() {
     assert!(!salvage(&image).has_lost_settled() && salvage(&flipped(&image, SETTLED_OFF + 7, 1)).has_lost_settled());
 }
 
-/// Regression: a feature that only writers must know hid the sound record from a salvage, which writes nothing.
+/// Regression: a feature that only writers must know hid the intact record from a salvage, which writes nothing.
 #[test]
 fn a_salvage_ignores_what_only_writers_must_know() {
     let (pool, _) = sample_image();
@@ -301,7 +301,7 @@ fn a_salvage_ignores_what_only_writers_must_know() {
     }
 }
 
-/// Behind the last small word.
+/// End of the last small word.
 const USED_PAGE_0: u64 = SETTLED_OFF + 24;
 
 #[test]
@@ -324,7 +324,7 @@ fn any_flipped_bit_of_catalogue_and_descriptors_is_set_right() {
     }
 }
 
-/// Where more than a bit is gone, there is the record before it.
+/// Where more than one bit is damaged, the record before the current one is left.
 #[test]
 fn what_cannot_be_set_right_leaves_the_record_before() {
     let (pool, mut image) = sample_image();
@@ -339,7 +339,7 @@ fn what_cannot_be_set_right_leaves_the_record_before() {
     let earlier = |found: &Salvaged<Vec<u8>>| !found.is_current && found.value == b"first";
     assert!(salvaged.salvaged_catalogues().iter().any(earlier));
     assert!(salvaged.salvaged_descriptors(3).iter().any(|found| !found.is_current && found.value == active(1)));
-    // Neither slot of the superblock: then nothing is known.
+    // With neither slot of the superblock intact, nothing is known.
     wreck(&mut image, SUPER_SLOT_A_OFF);
     let nothing = Pool::from_image(&image, &OpenOptions { salvage: true, ..OpenOptions::new() });
     assert!(matches!(nothing, Err(Error::DamagedSuperblock { what: "the superblock", .. })), "{nothing:?}");
@@ -355,7 +355,8 @@ fn on_file(dir: &std::path::Path) -> (std::path::PathBuf, Pool) {
     (path, pool)
 }
 
-/// Found by hand: growing gave a file that had been truncated meanwhile its old length back, with zeros where data had been, and nobody was told.
+/// Found by hand: growth gave a file that had been truncated meanwhile its old length back, with zeros where data had
+/// been, and reported nothing.
 #[test]
 fn a_file_that_was_truncated_meanwhile_does_not_grow() {
     let dir = tempfile::tempdir().unwrap();
@@ -367,7 +368,8 @@ fn a_file_that_was_truncated_meanwhile_does_not_grow() {
     assert_eq!((pool.segment_count(), std::fs::metadata(&path).unwrap().len()), (16, full - 1));
 }
 
-/// Regression: zeros for a segment that is used again went through the file, and gave one that had been cut short in front of it its length back, with a hole where data had been.
+/// Regression: zeros for a reused segment were written through the file. This gave a file that had been cut short
+/// before that segment its length back, with a hole where data had been.
 #[test]
 fn zeroing_makes_no_truncated_file_long_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -381,7 +383,8 @@ fn zeroing_makes_no_truncated_file_long_again() {
     pool.zero_segment(1, 1).unwrap();
 }
 
-/// A device keeps what was on it: a pool that lost its first page there is as little made anew as in a file, and neither is one that belongs to a blank first pool.
+/// A device keeps its old content. A pool on it that lost its first page is not created anew, as in a file; nor is one
+/// that belongs to a store whose first pool is blank.
 #[test]
 fn a_device_with_data_is_not_zeroed() {
     let (pool, image) = sample_image();

@@ -1,4 +1,4 @@
-//! Pools in files: creation, locks, disk full, syncs that fail, persisted copies.
+//! Tests of pools in files: creation, locks, full disks, failed syncs, persisted copies.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
@@ -12,7 +12,7 @@ use super::{active, on_tmpfs, small};
 use crate::{CreateOptions, Emulate, Error, FailAt, Failpoints, MediumChoice, MediumKind, OpenOptions, PersistenceDomain, Pool};
 use crate::{StoreKind, SyncPhase, Tracer};
 
-/// Tests run on whatever holds the temporary folder; the medium is stated where it matters.
+/// Tests run on whatever medium holds the temporary folder; they state the medium where it matters.
 pub(super) fn folder() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("node0.pool");
@@ -59,19 +59,19 @@ fn space_is_never_sparse() {
     assert_eq!(metadata.len(), pool.segment_offset(24));
 }
 
-/// Bytes of the pages that this thread made dirty in files on a device: what syncs will have to write.
+/// Bytes of the pages of files on a device that this thread made dirty: what syncs will have to write.
 fn dirtied_bytes() -> u64 {
     let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap();
     counts.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap().parse().unwrap()
 }
 
-/// Regression: zeros that were written in large pieces were cached in pages of up to 1 MiB, and the sync of each small write behind them wrote such a page whole.
+/// Regression: zeros written in large pieces were cached in pages of up to 1 MiB, and each small write made such a page dirty.
 #[test]
 fn a_small_write_makes_no_more_than_its_page_dirty() {
     let (_dir, path) = folder();
     let pool = born(&path, &CreateOptions { capacity_bytes: 32 << 20, max_bytes: 32 << 20, segment_bytes: 1 << 20, ..on_file() });
     let zeroed_and_written = |pool: &Pool, after: &str| {
-        // Behind what the kernel reads ahead at creation.
+        // Behind the range that the kernel reads ahead at creation.
         pool.zero_segment(20, 4).unwrap();
         for segment in 20..24 {
             let before = dirtied_bytes();
@@ -86,12 +86,12 @@ fn a_small_write_makes_no_more_than_its_page_dirty() {
     drop(pool);
     let pool = Pool::open(&path, &OpenOptions { medium: MediumChoice::File, ..OpenOptions::new() }).unwrap();
     pool.forget_cached(0, pool.segment_offset(30));
-    // Readers get large pages, too.
+    // Reading also brings in large pages.
     std::fs::read(&path).unwrap();
     zeroed_and_written(&pool, "that was read");
 }
 
-/// Regression: a run was zeroed with a sync for each of its segments, and each MiB.
+/// Regression: a run was zeroed with one sync for each of its segments, and for each MiB.
 #[test]
 fn zeros_of_a_run_cost_few_syncs() {
     let (_dir, path) = folder();
@@ -154,7 +154,7 @@ fn truncated_files_are_refused() {
     }
 }
 
-/// A salvage reads a short file up to its end; what is behind is zero, and the file stays as it is.
+/// A salvage reads a short file up to its end; everything behind is zero, and the file stays as it is.
 #[test]
 fn a_truncated_file_can_be_salvaged() {
     let (_dir, path) = folder();
@@ -333,7 +333,7 @@ fn a_pool_used_before_it_is_born_is_still_half_created() {
     assert_eq!((pool.settled(), pool.catalogue().unwrap()), (0, vec![]), "starting over leaves nothing of the first attempt");
 }
 
-/// Creation writes page 0 only. Data behind it without a magic is a pool that lost its first bytes, and never overwritten.
+/// Creation writes page 0 only. Data behind it without a magic belongs to a pool that lost its first bytes, and is never overwritten.
 #[test]
 fn data_without_a_magic_is_damage_and_stays() {
     let (_dir, path) = folder();
@@ -444,7 +444,7 @@ fn shadow_file_syncs_of_many_threads_lose_nothing() {
     });
 }
 
-/// Watches whether two syncs are ever under way.
+/// Notices if two syncs are ever under way at once.
 #[derive(Default)]
 struct Watch {
     syncs: AtomicU32,
@@ -465,7 +465,7 @@ impl Tracer for Watch {
     }
 }
 
-/// Regression: the kernel tells of a failed write once. Of two syncs under way at the same time the one that is not told would have passed for a success.
+/// Regression: the kernel reports a failed write once. Of two concurrent syncs, the one without the report would have succeeded.
 #[test]
 fn syncs_come_one_after_the_other() {
     let (_dir, path) = folder();
@@ -486,8 +486,8 @@ fn syncs_come_one_after_the_other() {
     assert!(!watch.overlapped.load(Ordering::SeqCst));
 }
 
-/// Regression: a checkpoint and a collector settle at the same time; the older version, coming later, undid the newer one, and batches that had been settled would have
-/// been counted, and dropped, by a recovery.
+/// Regression: a checkpoint and a collector settled at the same time. The older version, stored later, undid the newer one, so a recovery
+/// would have counted, and dropped, batches that had been settled.
 #[test]
 fn the_settled_version_never_goes_back() {
     let (_dir, path) = folder();

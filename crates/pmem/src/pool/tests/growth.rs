@@ -19,7 +19,8 @@ fn a_failed_sync_while_growing_poisons_too() {
     assert_eq!(Pool::open(&path, &OpenOptions::new()).unwrap().segment_count(), 16);
 }
 
-/// Regression: what lay behind a pool's end, where two files had been put together, became its new segments as it was: they passed for empty, and the next opening refused them.
+/// Regression: bytes behind a pool's end, where two files had been joined, became its new segments unchanged. These
+/// counted as empty, and the next opening refused them.
 #[test]
 fn what_lies_behind_the_end_is_not_taken_for_new_segments() {
     let grow = |path: &Path| {

@@ -7,7 +7,7 @@ use super::small;
 use crate::pool::storage::folders_of_name;
 use crate::{CreateOptions, MediumChoice, OpenOptions, Pool};
 
-/// A folder with a link to a file in another one, which is not there yet.
+/// A folder with a link to a file in another folder; the file does not exist yet.
 fn linked() -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let device = dir.path().join("device");
@@ -17,7 +17,8 @@ fn linked() -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
     (dir, link, target)
 }
 
-/// Regression: the link was removed and the file stayed, so the device stayed full and the next creation used another one.
+/// Regression: the link was removed and the file stayed, so the device stayed full and the next creation used another
+/// file.
 #[test]
 fn an_unborn_pool_is_removed_and_the_link_to_it_stays() {
     let (_dir, link, target) = linked();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::{CreateOptions, Descriptor, Emulate, MediumChoice, OpenOptions, Pool, SegmentState};
 
-/// A directory on tmpfs. Where there is none, that is counted, and the test is skipped.
+/// A directory on tmpfs. Where there is none, the test is counted as skipped.
 pub(crate) fn on_tmpfs() -> Option<tempfile::TempDir> {
     let dir = tempfile::tempdir_in("/dev/shm").ok();
     if dir.is_none() {
@@ -23,7 +23,8 @@ pub(crate) fn on_tmpfs() -> Option<tempfile::TempDir> {
     dir
 }
 
-/// Counts a test that cannot be done here. To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
+/// Counts a test that cannot run here. Written to standard output directly, because the output of a passing test is not
+/// shown. The reader may be gone already.
 pub(crate) fn skipped(why: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("HITHER_COUNT skipped_{why} 1\n").as_bytes());
 }
@@ -196,7 +197,7 @@ fn a_reader_of_descriptors_never_sees_damage_beside_a_writer() {
     handle.join().unwrap();
 }
 
-/// A copy that fails behind a fence, which cannot tell, is told at the next sync.
+/// A fence cannot report that copying failed; the next sync reports it.
 #[test]
 fn a_poisoned_pool_says_so_at_a_sync_that_is_a_fence() {
     let pool = Pool::create_in_memory(&small()).unwrap();
@@ -205,7 +206,7 @@ fn a_poisoned_pool_says_so_at_a_sync_that_is_a_fence() {
     assert!(matches!(pool.sync(), Err(crate::Error::SyncFailed { detail, .. }) if detail == "planted"));
 }
 
-/// Regression: of two sweeps at the same time the one that had asked for the time first and stored it last set the clock back.
+/// Regression: of two concurrent sweeps, the one that had read the time first and stored it last set the clock back.
 #[test]
 fn the_clock_never_goes_back() {
     let pool = Pool::create_in_memory(&small()).unwrap();
@@ -216,7 +217,7 @@ fn the_clock_never_goes_back() {
     assert_eq!(Pool::from_image(&image_of(&pool), &OpenOptions::new()).unwrap().clock_ms(), 90);
 }
 
-/// Found by hand: a step of the zeros of a file could end too early, and nothing noticed.
+/// Found by hand: a step of zeroing a file could end too early, and no test noticed.
 #[test]
 fn zeros_on_a_file_reach_the_last_byte_and_no_further() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Where the pages of pools on tmpfs come from, and how large they are, as the kernel tells.
+//! Tests where the kernel places the pages of pools on tmpfs, and how large they are.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::{CreateOptions, OpenOptions, Pool};
 
 const MIB: u64 = 1 << 20;
 
-/// What `/proc/self/FILE` says of the mapping of `path`: its line, and those that follow up to the next mapping.
+/// The lines of `/proc/self/FILE` about the mapping of `path`, and those that follow (30 lines at most).
 fn told(file: &str, path: &Path) -> Vec<String> {
     let maps = std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let is_ours = |line: &str| line.contains(&*path.to_string_lossy());
@@ -21,7 +21,8 @@ fn pool_in(folder: &tempfile::TempDir, o: CreateOptions) -> (std::path::PathBuf,
     (path, pool)
 }
 
-/// Regression: nobody asked the kernel for it where pools lie on tmpfs, and it was asked after all pages had been allocated.
+/// Regression: the kernel was not asked to place pools on tmpfs on a node, or was asked only after all pages had been
+/// allocated.
 #[test]
 fn pages_on_tmpfs_are_asked_for_on_the_node() {
     let Some(folder) = on_tmpfs() else { return };
@@ -41,7 +42,7 @@ fn pages_on_tmpfs_are_asked_for_on_the_node() {
     assert!(are_placed(&placed()), "the file remembers it: {:?}", placed());
 }
 
-/// Regression: on tmpfs the setting was passed over.
+/// Regression: on tmpfs the setting was ignored.
 #[test]
 fn small_pages_are_small() {
     let Some(folder) = on_tmpfs() else { return };

@@ -1,6 +1,7 @@
-//! What is asked of the kernel for durability on files: the syncs of a child that is traced, step by step.
+//! Tests the system calls that make files durable: the syncs of a traced child, step by step.
 //!
-//! A recorded pool tells that it was synced, not that the kernel heard of it; and what a sync is worth shows only when the power fails.
+//! A recorded pool shows that a sync was requested, not that the kernel was called. And the effect of a sync shows only
+//! when the power fails.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,13 +12,13 @@ use crate::{CreateOptions, MediumChoice, OpenOptions, Pool};
 
 const CHILD: &str = "HITHER_TEST_TRACED";
 
-/// Runs in a child that is traced: some of the life of a pool in the folder.
+/// Runs in a traced child: part of the life of a pool in the folder.
 #[test]
 fn child_syncs_under_its_parents_eyes() {
     let Some(folder) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let (path, open) = (folder.join("pool"), OpenOptions { medium: MediumChoice::File, ..OpenOptions::new() });
-    // A system call that nothing else here makes, and that changes nothing: it ends a step.
-    // SAFETY: it only asks.
+    // A system call that nothing else here makes and that changes nothing: it ends a step.
+    // SAFETY: the call only queries.
     let end_step = || unsafe { libc::personality(0xffff_ffff) };
     end_step();
     let pool = Pool::create(&path, &CreateOptions { medium: MediumChoice::File, ..small() }).unwrap();
@@ -38,7 +39,7 @@ fn child_syncs_under_its_parents_eyes() {
 }
 
 fn ptrace(request: libc::c_uint, pid: i32, address: usize, data: usize) -> i64 {
-    // SAFETY: of the requests made here only one writes to this process, to a variable of the caller's.
+    // SAFETY: of the requests made here only one writes to this process, and it writes to a variable of the caller.
     unsafe { libc::ptrace(request, pid, address, data) }
 }
 
@@ -50,17 +51,19 @@ fn call_of(pid: i32) -> Option<(i64, u64)> {
     if !known || info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
         return None;
     }
-    // SAFETY: at the entry of a call this is what the kernel fills in.
+    // SAFETY: this is the field that the kernel fills in at the entry of a call.
     let entry = unsafe { info.u.entry };
     Some((entry.nr as i64, entry.args[0]))
 }
 
-/// Lets a stopped thread of the child run up to its next system call, and waits for any of them; `None` once the child has ended well.
+/// Lets a stopped thread of the child run to its next system call, and waits for any thread to stop. `None` once the
+/// child has ended successfully.
 fn next_stop(child: i32, stopped: i32, signal: i32) -> Option<(i32, i32)> {
     ptrace(libc::PTRACE_SYSCALL, stopped, 0, signal as usize);
     loop {
         let mut status = 0;
-        // SAFETY: the status is written to a variable of this frame. The child leads a group of its own: only its threads are waited for.
+        // SAFETY: the status is written to a variable of this frame. The child leads a group of its own, so only its
+        // threads are waited for.
         let pid = unsafe { libc::waitpid(-child, &raw mut status, libc::__WALL) };
         assert!(pid > 0, "{}", std::io::Error::last_os_error());
         if libc::WIFSTOPPED(status) {
@@ -73,7 +76,7 @@ fn next_stop(child: i32, stopped: i32, signal: i32) -> Option<(i32, i32)> {
     }
 }
 
-/// The files that a child synced, by step; `None` where nobody may be traced.
+/// The files that a child synced, by step; `None` where tracing is not permitted.
 fn synced_by(command: &mut Command) -> Option<Vec<Vec<PathBuf>>> {
     // SAFETY: between fork and exec this makes a system call and nothing else.
     unsafe {
@@ -90,7 +93,7 @@ fn synced_by(command: &mut Command) -> Option<Vec<Vec<PathBuf>>> {
     assert_eq!(ptrace(libc::PTRACE_SETOPTIONS, child, 0, options as usize), 0);
     let (mut steps, mut at) = (vec![Vec::new()], Some((child, 0)));
     while let Some((pid, signal)) = at {
-        // Stops that are no signals of the child's own: calls, new threads, the first stop of these.
+        // Stops that are not signals of the child's own: calls, new threads, the first stop of those.
         let is_own = !matches!(signal & 0x7f, libc::SIGTRAP | libc::SIGSTOP);
         at = next_stop(child, pid, if is_own { signal } else { 0 });
         let Some((pid, _)) = at.filter(|(_, signal)| *signal == libc::SIGTRAP | 0x80) else { continue };
@@ -106,14 +109,15 @@ fn synced_by(command: &mut Command) -> Option<Vec<Vec<PathBuf>>> {
     Some(steps)
 }
 
-/// Found by hand: without a call to the kernel in a sync of a file, or of the folder that names a new one, all tests passed.
+/// Found by hand: without the kernel call in a sync of a file, or of the folder that names a new file, all tests still
+/// passed.
 #[test]
 fn what_is_to_be_durable_is_synced_by_the_kernel() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "pool::tests::syscalls::child_syncs_under_its_parents_eyes"]).env(CHILD, &folder).stdout(Stdio::null());
-    // The search for leaks at the end of a process traces it by itself.
+    // The leak check at the end of a process traces that process itself.
     command.env("ASAN_OPTIONS", "detect_leaks=0");
     let Some(steps) = synced_by(&mut command) else { return super::skipped("without_tracing") };
     let pool: &Path = &folder.join("pool");
