@@ -4,15 +4,17 @@
 //!
 //! The control word is a sequence lock with a lock bit. Bit 0 is *locked*; bit 1 is *writing*; the rest counts changes.
 //!
-//! * A reader takes the control word (acquire), gives up if someone is writing, reads with relaxed loads, and after an acquire fence looks
-//!   whether the control word, the lock bit aside, is still the same. Frequencies may change in between: no reader looks at them.
-//! * A writer takes the lock by compare-and-swap, and gives up if it is taken. Before it touches tags, offsets or the arena it sets *writing* and
-//!   issues a release fence; when it lets go it stores the next count (release).
+//! * A reader loads the control word (acquire), gives up if a writer is writing, reads with relaxed loads, and after an
+//!   acquire fence checks whether the control word, the lock bit aside, is still the same. Frequencies may change in
+//!   between: no reader uses them.
+//! * A writer takes the lock by compare-and-swap, and gives up if it is taken. Before it touches tags, offsets or the
+//!   arena it sets *writing* and issues a release fence. When it releases the lock it stores the next count (release).
 //!
-//! If a reader sees any store of a writer, then, by the fences, its second look sees *writing* or a later count. So what passed the second look was
-//! stored by writers that had finished before the first.
+//! If a reader sees any store of a writer, then, by the fences, its second look sees *writing* or a later count. So
+//! everything that passed the second look was stored by writers that had finished before the first look.
 //!
-//! Words read in a race may be anything: no index or length is used without a bounds check, and nothing is trusted before the second look.
+//! Words read in a race may hold anything: every index or length is bounds-checked before use, and nothing is trusted
+//! before the second look.
 
 use crate::layout::{ARENA, CLOCK, CONTROL, FREQUENCIES, GHOST_WORDS, GHOSTS, Lengths, OFFSETS, RECORD_HEAD, SLOTS, TAGS};
 use crate::policy::{OVERFLOW, Policy};
@@ -27,9 +29,9 @@ const ONE_CHANGE: u64 = 4;
 pub struct Record<'a> {
     /// The reference by which the index knows the entry.
     pub reference: u64,
-    /// Generation of the segment that it lies in.
+    /// Generation of the segment that contains the entry.
     pub generation: u64,
-    /// Milliseconds since 1970; 0: never.
+    /// Milliseconds since 1970; 0 means that it never expires.
     pub expiry_ms: u64,
     /// The whole key.
     pub key: &'a [u8],
@@ -43,14 +45,14 @@ impl Record<'_> {
     }
 }
 
-/// A record that was found, and where: a hint that the copying reader checks again.
+/// A record that was found, and its position: a hint that the copying reader validates again.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// Reference of the entry it is a copy of.
+    /// Reference of the entry of which the record is a copy.
     pub reference: u64,
-    /// Generation of the segment the entry lay in.
+    /// Generation of the segment that contained the entry.
     pub generation: u64,
-    /// Milliseconds since 1970; 0: never.
+    /// Milliseconds since 1970; 0 means that it never expires.
     pub expiry_ms: u64,
     /// Length of the value.
     pub value_bytes: usize,
@@ -64,7 +66,7 @@ pub struct Found {
 #[derive(Clone, Copy)]
 pub(crate) struct Bucket<'a>(pub &'a [AtomicU64]);
 
-/// 16 bits of a hash, never 0. The bucket is chosen by high bits, so these are others.
+/// 16 low bits of a hash, never 0. High bits choose the bucket, so the two are independent.
 #[inline(always)]
 pub(crate) fn tag_of(hash: u64) -> u16 {
     (hash as u16).max(1)
@@ -75,7 +77,7 @@ fn lane16(words: [u64; 2], lane: usize) -> u16 {
     (words[lane / 4] >> (lane % 4 * 16)) as u16
 }
 
-/// Eight bytes or fewer as a word.
+/// Packs at most eight bytes into a word.
 #[inline(always)]
 fn word_of(bytes: &[u8]) -> u64 {
     if let Ok(whole) = <[u8; 8]>::try_from(bytes) {
@@ -92,7 +94,7 @@ impl<'a> Bucket<'a> {
         self.0[at].load(Ordering::Relaxed)
     }
 
-    /// As [`Bucket::load`], for places computed from words that may be torn.
+    /// As [`Bucket::load`], for positions computed from words that may be torn.
     #[inline(always)]
     fn try_load(self, at: usize) -> Option<u64> {
         Some(self.0.get(at)?.load(Ordering::Relaxed))
@@ -103,21 +105,21 @@ impl<'a> Bucket<'a> {
         [self.load(at), self.load(at + 1)]
     }
 
-    /// The first look: the control word if nobody is writing.
+    /// The first look: returns the control word unless a writer is writing.
     #[inline(always)]
     fn begin_read(self) -> Option<u64> {
         let control = self.0[CONTROL].load(Ordering::Acquire);
         (control & WRITING == 0).then_some(control & !LOCKED)
     }
 
-    /// The second look: whether everything read since the first was whole.
+    /// The second look: whether everything read since the first look is consistent.
     #[inline(always)]
     fn is_unchanged(self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
         self.load(CONTROL) & !LOCKED == sequence
     }
 
-    /// The record of `key`, if there is one and nobody is writing. `at` is the bucket's place in the cache.
+    /// The record of `key`, if there is one and no writer is writing. `at` is the bucket's position in the cache.
     #[inline(always)]
     pub fn find(self, at: usize, hash: u64, key: &[u8]) -> Option<Found> {
         let sequence = self.begin_read()?;
@@ -133,7 +135,7 @@ impl<'a> Bucket<'a> {
         None
     }
 
-    /// What the record at `at` says, if it is `key`'s.
+    /// Reads the head of the record at `at`, if it is the record of `key`.
     #[inline(always)]
     fn read_head(self, at: usize, key: &[u8]) -> Option<Found> {
         let lengths = Lengths::unpack(self.try_load(at + 2)?);
@@ -157,7 +159,8 @@ impl<'a> Bucket<'a> {
         })
     }
 
-    /// Copies the value of a record that was found into `out`, which has its length. False if the bucket was changed since.
+    /// Copies the value of a record that was found into `out`, which has its length. False if the bucket has changed
+    /// since.
     #[inline(always)]
     pub fn copy_value(self, found: &Found, out: &mut [u8]) -> bool {
         let Some(words) = self.0.get(found.value_at..) else { return false };
@@ -173,20 +176,20 @@ impl<'a> Bucket<'a> {
         record.lengths().words() <= self.0.len() - ARENA
     }
 
-    /// The lock, unless somebody has it.
+    /// Takes the lock, unless another thread holds it.
     #[inline]
     pub fn try_lock(self) -> Option<Locked<'a>> {
         let control = self.load(CONTROL);
         if control & LOCKED != 0 {
             return None;
         }
-        // Acquire: pairs with the release of the last holder, whose stores the next one builds on.
+        // Acquire: pairs with the release of the last holder, on whose stores the next holder builds.
         let taken = self.0[CONTROL].compare_exchange(control, control | LOCKED, Ordering::Acquire, Ordering::Relaxed);
-        // Made only now: dropping it releases the lock.
+        // Created only now, because dropping a `Locked` releases the lock.
         taken.ok().map(|control| Locked { bucket: self, control, changed: false })
     }
 
-    /// Frequencies of the slots that are taken; read in a race, for statistics.
+    /// Frequencies of the slots in use; read without a lock, for statistics.
     pub fn frequencies(self) -> impl Iterator<Item = u32> + 'a {
         let tags = self.pair(TAGS);
         (0..SLOTS).filter(move |slot| lane16(tags, *slot) != 0).map(move |slot| self.frequency(slot))
@@ -200,7 +203,7 @@ impl<'a> Bucket<'a> {
 /// A bucket whose lock is held.
 pub(crate) struct Locked<'a> {
     bucket: Bucket<'a>,
-    /// The control word before.
+    /// The control word before the lock was taken.
     control: u64,
     changed: bool,
 }
@@ -218,7 +221,7 @@ impl Locked<'_> {
         self.bucket.0[at].store(word, Ordering::Relaxed);
     }
 
-    /// Call before anything that readers look at is touched.
+    /// Call before touching anything that readers use.
     fn begin_change(&mut self) {
         if !self.changed {
             self.changed = true;
@@ -252,7 +255,7 @@ impl Locked<'_> {
         self.store(at, self.bucket.load(at) & !(0xffff_ffff << shift) | packed << shift);
     }
 
-    /// Whether nothing that readers look at was changed since `found` was.
+    /// Whether nothing that readers use has changed since `found` was read.
     pub fn still_holds(&self, found: &Found) -> bool {
         self.control == found.sequence
     }
@@ -267,12 +270,12 @@ impl Locked<'_> {
         }
     }
 
-    /// The item in `slot` has gone: the next one that comes may have its place.
+    /// The item in `slot` is no longer in the store: the next item that comes may take its slot.
     pub fn forget(&mut self, slot: usize) {
         self.set_frequency(slot, 0);
     }
 
-    /// Counts an update and lets the bucket age if it is time; returns the clock.
+    /// Counts an update, and ages the bucket if it is time. Returns the clock.
     fn advance(&mut self, policy: Policy) -> u64 {
         let clock = self.bucket.load(CLOCK) + 1;
         self.store(CLOCK, clock);
@@ -295,8 +298,9 @@ impl Locked<'_> {
         }
     }
 
-    /// Offers a missed item. A stale copy of it is replaced where it is, with its frequency; else the policy decides. `counted` is false if the
-    /// access was not chosen as a sample: then only a stale copy is refreshed. True if the item is cached now.
+    /// Offers a missed item. A stale copy of it is replaced in its slot and keeps its frequency; otherwise the policy
+    /// decides. `counted` is false if the access was not chosen as a sample: then only a stale copy is refreshed.
+    /// Returns true if the item is cached now.
     pub fn offer(&mut self, policy: Policy, hash: u64, weight: u32, counted: bool, record: &Record<'_>) -> bool {
         let tag = tag_of(hash);
         let own = self.slot_of(tag, record.key);
@@ -328,7 +332,7 @@ impl Locked<'_> {
         if placed {
             self.put(policy, (slot, tag), frequency, record);
         }
-        // Others that have left with the victim may have taken its place.
+        // Items that left together with the victim may have taken this ghost's place.
         let ghost = ghost.filter(|ghost| self.ghost(*ghost).0 == tag);
         if policy.has_admission() {
             match victim.filter(|_| placed) {
@@ -344,15 +348,15 @@ impl Locked<'_> {
         placed
     }
 
-    /// Notes an item without a slot, in the place given or that of the weakest ghost.
+    /// Remembers an item without a slot, in the given ghost or in place of the weakest one.
     fn remember(&self, ghost: Option<usize>, tag: u16, frequency: u32) {
-        // Start somewhere else each time, so that of equals the longest there tends to go.
+        // Starts at another ghost each time, so that among equal ghosts the oldest tends to go.
         let start = self.bucket.load(CLOCK) as usize;
         let weakest = || (0..GHOSTS).map(|i| (start + i) % GHOSTS).min_by_key(|ghost| self.ghost(*ghost).1).unwrap_or(0);
         self.set_ghost(ghost.unwrap_or_else(weakest), tag, frequency);
     }
 
-    /// The slot of the smallest frequency among those taken.
+    /// The slot with the smallest frequency among those in use.
     fn weakest(&self) -> usize {
         (0..SLOTS).filter(|slot| self.tag(*slot) != 0).min_by_key(|slot| self.bucket.frequency(*slot)).unwrap_or(0)
     }
@@ -382,7 +386,8 @@ impl Locked<'_> {
         self.set_lane16(TAGS, slot, 0);
     }
 
-    /// Whether the arena takes `record` in the place of what is in `slot`, if all leave that are not stronger. Asked before anybody does.
+    /// Whether the arena has room for `record` in place of the item in `slot`, once all items that are not stronger
+    /// have left. Checked before any item leaves.
     fn fits_beside_stronger(&self, policy: Policy, slot: usize, frequency: u32, record: &Record<'_>) -> bool {
         let stays = |other: &usize| *other != slot && self.tag(*other) != 0 && policy.counts() && self.bucket.frequency(*other) > frequency;
         let words = |slot: usize| Lengths::unpack(self.bucket.load(self.start_of(slot) + 2)).words();
@@ -390,7 +395,8 @@ impl Locked<'_> {
         stronger + record.lengths().words() <= self.bucket.0.len() - ARENA
     }
 
-    /// Writes `record` into `slot`, whatever was there. If the arena is too full, the weakest items leave it: it fits beside those that must stay.
+    /// Writes `record` into `slot`, whatever was there. If the arena is too full, the weakest items leave. The caller
+    /// has checked that the record fits beside those that must stay.
     fn put(&mut self, policy: Policy, (slot, tag): (usize, u16), frequency: u32, record: &Record<'_>) {
         let (lengths, arena) = (record.lengths(), self.bucket.0.len() - ARENA);
         self.clear(slot);
@@ -425,7 +431,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Moves the records together, so that what is free lies behind them; returns where that begins in the arena.
+    /// Moves the records together, so that the free words lie behind them. Returns the offset in the arena at which
+    /// these begin.
     fn pack(&self) -> usize {
         let mut taken: [(usize, usize); SLOTS] = std::array::from_fn(|slot| (self.start_of(slot), slot));
         taken.sort_unstable();
@@ -433,7 +440,7 @@ impl Locked<'_> {
         for (start, slot) in taken.into_iter().filter(|(_, slot)| self.tag(*slot) != 0) {
             let words = Lengths::unpack(self.bucket.load(start + 2)).words();
             if start != end {
-                // Never upwards: what is read was not written yet.
+                // Records only move down, so no word is overwritten before it is read.
                 (0..words).for_each(|i| self.store(end + i, self.bucket.load(start + i)));
                 self.set_lane16(OFFSETS, slot, (end - ARENA) as u16);
             }

@@ -1,4 +1,4 @@
-//! The cache as gets see it: look, copy, count, offer; and as the maintenance thread sees it: tick.
+//! The cache's interface: look, copy, count and offer for gets; tick for the maintenance thread.
 
 use crate::bucket::{Bucket, Found, Record};
 use crate::control::{Control, Observed, OffReason, SPARSE, State, Verdict};
@@ -15,12 +15,12 @@ pub const MAX_VALUE_BYTES: usize = 1024;
 /// Keys longer than this are not cached, in bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// Most places of the table by which a probe recognises keys.
+/// The largest number of places in the table by which a probe recognises keys.
 const SEEN: usize = 1 << 16;
-/// Buckets whose frequencies are compared.
+/// How many buckets are examined when frequencies are compared.
 const COMPARED: usize = 64;
 
-/// Halvings of all frequencies once what is hot has changed.
+/// How often all frequencies are halved once the hot items have changed.
 const SHIFT_AGE: u32 = 4;
 
 const OFF: u32 = 0;
@@ -30,19 +30,19 @@ const ON: u32 = 2;
 /// Settings of a cache.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// Bytes of DRAM, everything included; 0: no cache.
+    /// Bytes of DRAM, including everything; 0 means no cache.
     pub capacity_bytes: usize,
-    /// Who stays.
+    /// The replacement policy.
     pub policy: Policy,
-    /// What misses cost.
+    /// The cost of misses.
     pub weights: Weights,
-    /// Stays on whatever the workload, for tests and comparisons.
+    /// Keeps the cache on whatever the workload, for tests and comparisons.
     pub forced: bool,
-    /// One get in so many is a sample; `None`: adapts.
+    /// One get in so many is a sample; `None` adapts the interval to the workload.
     pub sampling: Option<u32>,
 }
 
-/// What the store holds, for deciding how to divide the memory.
+/// The content of the store, which decides how the memory is divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Live entries.
@@ -54,32 +54,32 @@ pub struct Holdings {
 /// The cache in numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheStats {
-    /// Bytes of DRAM that it may use.
+    /// Bytes of DRAM that the cache may use.
     pub capacity_bytes: u64,
-    /// Bytes of DRAM that it uses: none before it is on for the first time.
+    /// Bytes of DRAM that the cache uses; the records' memory is allocated when the cache is first on.
     pub used_bytes: u64,
-    /// Whether it is on.
+    /// Whether the cache is on.
     pub state: State,
-    /// Its policy.
+    /// The replacement policy.
     pub policy: Policy,
-    /// Slots.
+    /// Number of slots.
     pub slots: u64,
     /// One get in so many is a sample.
     pub sampling_interval: u32,
-    /// Gets it answered whose reader was on the item's node.
+    /// Gets answered from the cache whose reader was on the item's node.
     pub local_hits: u64,
-    /// Gets it answered whose reader was on another node.
+    /// Gets answered from the cache whose reader was on another node.
     pub remote_hits: u64,
-    /// Gets that went to the reader's own node while it was on.
+    /// Gets that read from the reader's own node while the cache was on.
     pub local_misses: u64,
-    /// Gets that went to another node while it was on.
+    /// Gets that read from another node while the cache was on.
     pub remote_misses: u64,
-    /// How often it was switched on.
+    /// How often the cache was switched on.
     pub switched_on: u64,
 }
 
 impl CacheStats {
-    /// Gets answered while it was on, as a share of all, 0 to 1.
+    /// Share of the gets while the cache was on that it answered, 0 to 1.
     pub fn hit_share(&self) -> f64 {
         let hits = self.local_hits + self.remote_hits;
         let gets = hits + self.local_misses + self.remote_misses;
@@ -87,17 +87,17 @@ impl CacheStats {
     }
 }
 
-/// Places of the table by which a probe recognises keys: small caches have small ones.
+/// Number of places in the table by which a probe recognises keys: small caches have small tables.
 fn seen_places(capacity_bytes: usize) -> usize {
     (capacity_bytes / 32).clamp(1, SEEN)
 }
 
-/// What a cache of this size needs beside its buckets.
+/// Bytes that a cache of this size needs besides its buckets.
 fn overhead_bytes(capacity_bytes: usize) -> usize {
     Counters::MEMORY_BYTES + seen_places(capacity_bytes) * size_of::<AtomicU32>()
 }
 
-/// So many words of memory, if they are to be had: the size is the user's.
+/// Allocates `words` words; `None` if there is no such memory, because the user chooses the size.
 fn zeros(words: usize) -> Option<Box<[AtomicU64]>> {
     let mut memory = Vec::new();
     memory.try_reserve_exact(words).ok()?;
@@ -105,20 +105,20 @@ fn zeros(words: usize) -> Option<Box<[AtomicU64]>> {
     Some(memory.into_boxed_slice())
 }
 
-/// Whether the memory is divided as is wanted.
+/// Whether the memory is divided as wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arranged {
     Done,
-    /// Somebody may still look at the old division.
+    /// A reader may still use the old division.
     NotYet,
-    /// It has no room for a bucket, or there is no such memory.
+    /// The memory has no room for a bucket, or could not be allocated.
     NoRoom,
 }
 
-/// A concurrent cache of entries. See the crate's head for what it promises.
+/// A concurrent cache of entries. The crate's documentation states its guarantees.
 #[derive(Debug)]
 pub struct Cache {
-    /// OFF, PROBING or ON: what a get looks at first.
+    /// OFF, PROBING or ON: the first word that a get reads.
     mode: AtomicU32,
     interval: AtomicU32,
     /// A packed [`Geometry`].
@@ -126,7 +126,7 @@ pub struct Cache {
     options: CacheOptions,
     words: OnceLock<Box<[AtomicU64]>>,
     seen: OnceLock<Box<[AtomicU32]>>,
-    /// Marks this probe's hashes in `seen`.
+    /// Number of this probe, which marks its hashes in `seen`.
     probe: AtomicU32,
     counters: Counters,
     control: Mutex<Control>,
@@ -136,7 +136,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache that is off.
+    /// Creates a cache that is off.
     pub fn new(options: CacheOptions) -> Cache {
         let mut control = Control::new();
         if options.capacity_bytes == 0 {
@@ -157,22 +157,22 @@ impl Cache {
         }
     }
 
-    /// No cache at all.
+    /// A cache without memory, which is never on.
     pub fn absent() -> Cache {
         let weights = Weights::of(&hither_topology::Topology::single());
         Cache::new(CacheOptions { capacity_bytes: 0, policy: Policy::default(), weights, forced: false, sampling: None })
     }
 
-    /// Whether gets have to do with it at all.
+    /// Whether gets need to call the cache at all: it is on or probing.
     #[inline(always)]
     pub fn is_attentive(&self) -> bool {
         self.mode.load(Ordering::Relaxed) != OFF
     }
 
-    /// Whether it answers gets. If not, but it is attentive, shows it the key.
+    /// Whether the cache answers gets. If it is only probing, shows it the key.
     #[inline]
     pub fn is_on(&self, hash: u64) -> bool {
-        // Whoever sees it on sees the division that it was switched on with.
+        // Acquire: a thread that sees ON also sees the division with which the cache was switched on.
         let on = self.mode.load(Ordering::Acquire) == ON;
         if !on {
             self.show(hash);
@@ -180,7 +180,7 @@ impl Cache {
         on
     }
 
-    /// Lets a probe see a key.
+    /// Shows a key to a probe.
     fn show(&self, hash: u64) {
         let Some(seen) = self.seen.get() else { return };
         let mark = ((hash >> 32) as u32) ^ self.probe.load(Ordering::Relaxed).wrapping_mul(0x9e37_79b9);
@@ -195,7 +195,7 @@ impl Cache {
 
     #[inline(always)]
     fn bucket(&self, hash: u64) -> Option<(Bucket<'_>, usize)> {
-        // Acquire: pairs with the store of `arrange`, before which the words were cleared.
+        // Acquire: pairs with the store in `arrange`, before which the words were cleared.
         let geometry = Geometry::unpack(self.geometry.load(Ordering::Acquire));
         if geometry.buckets == 0 {
             return None;
@@ -209,7 +209,7 @@ impl Cache {
         Some(Bucket(self.words.get()?.get(found.bucket..found.bucket + geometry.bucket_words)?))
     }
 
-    /// Starts loading what [`Cache::look`] reads first.
+    /// Starts loading the words that [`Cache::look`] reads first.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         if let Some((bucket, _)) = self.bucket(hash) {
@@ -218,20 +218,21 @@ impl Cache {
         }
     }
 
-    /// The copy that is there for `key`, which is worth something only if it is a copy of the key's newest entry: compare reference and generation.
+    /// The copy that the cache holds for `key`. It is valid only if it is a copy of the key's newest entry: compare
+    /// reference and generation.
     #[inline(always)]
     pub fn look(&self, hash: u64, key: &[u8]) -> Option<Found> {
         let (bucket, at) = self.bucket(hash)?;
         bucket.find(at, hash, key)
     }
 
-    /// Copies the value of `found` into `out`, which must have its length. False if it has gone meanwhile.
+    /// Copies the value of `found` into `out`, which must have its length. False if the copy has gone meanwhile.
     #[inline(always)]
     pub fn copy_value(&self, found: &Found, out: &mut [u8]) -> bool {
         self.bucket_of(found).is_some_and(|bucket| bucket.copy_value(found, out))
     }
 
-    /// Counts a get by a thread of node `reader` that was answered from here.
+    /// Counts a get by a thread of node `reader` that the cache answered.
     #[inline(always)]
     pub fn count_hit(&self, found: &Found, reader: u32, home: u32) {
         let count = if reader == home { Count::LocalHits } else { Count::RemoteHits };
@@ -248,17 +249,19 @@ impl Cache {
         }
     }
 
-    /// Counts a get that was not answered from here; true if it is a sample: the item is to be offered.
+    /// Counts a get that the cache did not answer. Returns true if it is a sample: then the item is to be offered.
     #[inline(always)]
     pub fn count_miss(&self, reader: u32, home: u32) -> bool {
         let count = if reader == home { Count::LocalMisses } else { Count::RemoteMisses };
         self.counters.count_get(count, self.interval.load(Ordering::Relaxed))
     }
 
-    /// Offers an entry that was read for `reader` from `home`. `counted` is the answer of [`Cache::count_miss`]; an item that has a
-    /// stale copy here should be offered in any case. Gives up if another thread changes the bucket. True if the item is cached now.
+    /// Offers an entry that was read for `reader` from `home`. `counted` is the result of [`Cache::count_miss`]; an
+    /// item of which the cache holds a stale copy should be offered in any case. Gives up if another thread is changing
+    /// the bucket. Returns true if the item is cached now.
     ///
-    /// The caller must have read the record, under the epoch pin that it still holds, from the entry to which the index led it (C1).
+    /// The caller must have read the record from the entry to which the index led it, under the epoch pin that it still
+    /// holds (C1).
     pub fn offer(&self, hash: u64, reader: u32, home: u32, counted: bool, record: &Record<'_>) -> bool {
         let Some((bucket, at)) = self.bucket(hash) else { return false };
         let is_short = record.value.len() <= MAX_VALUE_BYTES && record.key.len() <= MAX_KEY_BYTES;
@@ -266,20 +269,20 @@ impl Cache {
         if is_short && !fits && counted {
             self.counters.count(Count::Misfits);
         }
-        // Most that do not fit never did: nobody locks a bucket for them.
+        // Most items that do not fit never did: no bucket is locked for them.
         if !fits && bucket.find(at, hash, record.key).is_none() {
             return false;
         }
         let Some(mut locked) = bucket.try_lock() else { return false };
         if !fits {
-            // A copy of before stays no longer: each get would offer the item again.
+            // The stale copy must go: with it, each get would offer the item again.
             locked.forget_key(hash, record.key);
             return false;
         }
         locked.offer(self.options.policy, hash, self.options.weights.weight(reader, home), counted, record)
     }
 
-    /// The key of `found` is no longer in the store.
+    /// Reports that the key of `found` is no longer in the store.
     pub fn forget(&self, found: &Found) {
         if let Some(mut locked) = self.bucket_of(found).and_then(Bucket::try_lock)
             && locked.still_holds(found)
@@ -288,29 +291,29 @@ impl Cache {
         }
     }
 
-    /// Items so far that were sampled and too long for a bucket.
+    /// Number of items so far that were sampled and too long for a bucket.
     #[cfg(test)]
     pub(crate) fn misfits(&self) -> u64 {
         self.counters.sums().get(Count::Misfits)
     }
 
-    /// Gets so far that updated a frequency or offered an item.
+    /// Number of gets so far that updated a frequency or offered an item.
     pub(crate) fn samples(&self) -> u64 {
         self.counters.sums().get(Count::Samples)
     }
 
-    /// What misses cost.
+    /// The cost of misses.
     pub fn weights(&self) -> &Weights {
         &self.options.weights
     }
 
-    /// Whether it can ever be on: it was given memory.
+    /// Whether the cache can ever be on: it was given memory.
     pub fn is_possible(&self) -> bool {
         self.options.capacity_bytes > 0
     }
 
-    /// Looks whether the cache should be on and how densely it should sample. `writes` counts the store's writes so far. Call now and then, from one
-    /// thread at a time, outside any epoch pin.
+    /// Decides whether the cache should be on and how densely it should sample. `writes` counts the store's writes so
+    /// far. Call it from time to time, from one thread at a time, outside any epoch pin.
     pub fn tick(&self, now_ms: u64, writes: u64, holdings: &dyn Fn() -> Holdings) {
         if !self.is_possible() {
             return;
@@ -369,7 +372,7 @@ impl Cache {
         }
     }
 
-    /// Cuts all frequencies, where the policy lets them age at all.
+    /// Cuts all frequencies, if the policy lets them age at all.
     fn forget_most(&self) {
         let geometry = Geometry::unpack(self.geometry.load(Ordering::Relaxed));
         let Some(words) = self.words.get().filter(|_| self.options.policy.has_admission() && geometry.buckets > 0) else { return };
@@ -394,7 +397,7 @@ impl Cache {
         }
     }
 
-    /// Divides the memory for pairs of this size, unless it is divided well enough.
+    /// Divides the memory for pairs of this size, unless the present division is close enough.
     fn arrange(&self, holdings: Holdings) -> Arranged {
         let capacity = self.words_in_capacity();
         let wanted = Geometry::for_pairs(capacity, holdings.pair_bytes.clamp(16, MAX_KEY_BYTES + MAX_VALUE_BYTES));
@@ -430,7 +433,7 @@ impl Cache {
         let bucket = Geometry::for_pairs(usize::MAX / 16, pair_bytes).bucket_words * 8;
         let buckets = slots.div_ceil(SLOTS as u64) as usize * bucket;
         let mut bytes = buckets;
-        // What is beside the buckets grows with the whole, by an eighth at most.
+        // The memory besides the buckets grows with the whole, by an eighth at most.
         while bytes < buckets + overhead_bytes(bytes) {
             bytes = buckets + overhead_bytes(bytes);
         }
@@ -446,8 +449,8 @@ impl Cache {
         (Geometry::unpack(self.geometry.load(Ordering::Relaxed)).buckets * SLOTS) as u64
     }
 
-    /// Whether frequencies within buckets spread no more than those of equally hot items would by chance: for Poisson counts the variance equals
-    /// the mean.
+    /// Whether frequencies within buckets vary no more than those of equally hot items would by chance: for Poisson
+    /// counts the variance equals the mean.
     fn frequencies_are_similar(&self) -> bool {
         if !self.options.policy.counts() {
             return false;

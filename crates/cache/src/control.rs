@@ -1,4 +1,5 @@
-//! When the cache is on: a small state machine, driven by whoever calls [`Cache::tick`](crate::Cache::tick) from time to time.
+//! Decides when the cache is on: a small state machine, driven by calls of [`Cache::tick`](crate::Cache::tick) from
+//! time to time.
 //!
 //! NStore (section III-B) names three signals for switching off; switching on again is ours.
 //!
@@ -13,38 +14,41 @@
 //! | on | off: misfit | most entries offered are too long for the buckets, which were made for the average entry |
 //! | on | off: uniform | filled, serves less than half, and frequencies within buckets are as similar as chance makes them |
 //!
-//! A probe only remembers hashes in a small table: it costs a get one access to it, and is over within a few ticks. The last signal asks for less
-//! than half, since a store that fits into the cache has similar frequencies too.
+//! A probe only remembers hashes in a small table: it costs a get one access to that table, and ends within a few
+//! ticks. The last signal requires less than half, because a store that fits into the cache has similar frequencies
+//! too.
 //!
-//! While on, sampling adapts. It is *dense* (each get updates a frequency or offers an item) until the share of misses has stopped falling
-//! from one stretch of ten samples per slot to the next, then *sparse* (one get in 32, the paper's figure). Once misses are a tenth more frequent
-//! than usual, what is hot has changed: all frequencies are cut to a sixteenth, and sampling is dense again.
+//! While the cache is on, sampling adapts. It is *dense* (each get updates a frequency or offers an item) until the
+//! share of misses has stopped falling from one stretch of ten samples per slot to the next. Then it is *sparse* (one
+//! get in 32, the paper's figure). Once misses are a tenth more frequent than usual, the hot items have changed: all
+//! frequencies are cut to a sixteenth, and sampling is dense again.
 //!
-//! Thread safety: the state is behind a lock that only the ticking thread takes; what gets look at are two atomics in the cache.
+//! Thread safety: the state is behind a lock that only the ticking thread and `Cache::stats` take; gets read only
+//! atomics of the cache.
 
 use crate::counters::{Count, Sums};
 
-/// Why the cache is off.
+/// The reason why the cache is off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffReason {
-    /// It has no memory, or nothing to gain: one node, links of equal cost, or media as fast as DRAM.
+    /// The cache has no memory, or there is nothing to gain: one node, links of equal cost, or media as fast as DRAM.
     NotWorthwhile,
-    /// No probe has found a reason to switch it on yet.
+    /// No probe has found a reason to switch the cache on yet.
     NotNeededYet,
-    /// Gets of keys that are there were less than a tenth of all operations.
+    /// Gets of existing keys were less than a tenth of all operations.
     WriteHeavy,
-    /// It served less than a tenth of gets.
+    /// The cache served less than a tenth of the gets.
     FewHits,
     /// All items of a bucket were about as hot.
     Uniform,
-    /// Most items offered were too long for its buckets: it will be divided anew.
+    /// Most items offered were too long for the buckets: the memory will be divided anew.
     Misfit,
-    /// Its memory has no room for a bucket, or could not be had.
+    /// The memory has no room for a bucket, or could not be allocated.
     NoRoom,
 }
 
 impl OffReason {
-    /// A sentence for people.
+    /// The reason in words, for people.
     pub fn text(self) -> &'static str {
         match self {
             OffReason::NotWorthwhile => "nothing to gain on these nodes and media",
@@ -61,16 +65,16 @@ impl OffReason {
 /// Whether the cache is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Gets pass by it.
+    /// Gets bypass the cache.
     Off(OffReason),
-    /// Gets pass by it and show it their keys; why it was off before.
+    /// Gets bypass the cache and show it their keys. Holds the reason why it was off before.
     Probing(OffReason),
-    /// It answers gets.
+    /// The cache answers gets.
     On,
 }
 
 impl State {
-    /// Its name in output.
+    /// Name of the state in output.
     pub fn name(self) -> &'static str {
         match self {
             State::Off(_) => "off",
@@ -79,7 +83,7 @@ impl State {
         }
     }
 
-    /// Why it is not on.
+    /// Why the cache is not on.
     pub fn why_off(self) -> Option<&'static str> {
         match self {
             State::Off(reason) | State::Probing(reason) => Some(reason.text()),
@@ -96,38 +100,40 @@ const LONGEST_PAUSE_MS: u64 = 16_000;
 const PROBE_GETS: u64 = 32_768;
 const PROBE_MS: u64 = 200;
 const FEWEST_PROBED: u64 = 1_000;
-/// Operations between two judgements.
+/// Number of operations between two judgements.
 const WINDOW: u64 = 65_536;
-/// Time on after which an earlier failure is forgotten.
+/// Time after which an earlier failure is forgotten, if the cache is still on.
 const PROVEN_MS: u64 = 10_000;
-/// Samples per slot over which the share of misses must have stopped falling for the cache to be warm; and at least so many in all, for small ones.
+/// Samples per slot over which the share of misses must have stopped falling for the cache to be warm; `STRETCH` in all
+/// at least, for small caches.
 const STRETCH_PER_SLOT: u64 = 10;
 const STRETCH: u64 = 262_144;
 
-/// What the ticking thread knows.
+/// The state of the ticking thread.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub state: State,
     pause_ms: u64,
     since_ms: u64,
-    /// Counts and writes at the start of the state, of the window, and of the stretch for sampling.
+    /// Counts at the start of the state, counts and writes at that of the window, and counts at that of the stretch for
+    /// sampling.
     at_start: Sums,
     window: (Sums, u64),
     stretch: Sums,
-    /// Share of misses in the previous stretch, and what windows usually show.
+    /// Share of misses in the previous stretch, and the usual share in windows.
     previous_misses: Option<f64>,
     usual_misses: Option<f64>,
     warm: bool,
 }
 
-/// What a tick is judged by.
+/// The observations by which a tick judges.
 pub(crate) struct Observed<'a> {
     pub now_ms: u64,
     pub sums: Sums,
-    /// Writes of the store so far.
+    /// Number of the store's writes so far.
     pub writes: u64,
     pub slots: u64,
-    /// Whether the store's entries all fit.
+    /// Whether all entries of the store fit.
     pub all_fit: &'a dyn Fn() -> bool,
     /// Whether frequencies within buckets are similar.
     pub similar: &'a dyn Fn() -> bool,
@@ -142,7 +148,7 @@ pub(crate) enum Verdict {
     SwitchOff(OffReason),
     /// Warm: sample sparsely from now on.
     Warm,
-    /// What is hot has changed: forget most of the past and sample densely.
+    /// The hot items have changed: forget most of the past and sample densely.
     Shifted,
 }
 
@@ -195,7 +201,7 @@ impl Control {
         if probed >= FEWEST_PROBED && few_writes && (skewed || (seen.all_fit)()) {
             return Verdict::SwitchOn;
         }
-        // An idle store is asked again soon: it has not shown anything.
+        // An idle store is probed again soon: it has not shown anything.
         if probed < FEWEST_PROBED {
             self.pause_ms = self.pause_ms.max(FIRST_PAUSE_MS);
         } else {
@@ -204,7 +210,7 @@ impl Control {
         Verdict::SwitchOff(before)
     }
 
-    /// Ends a probe that found a reason to switch on what cannot be had.
+    /// Ends a probe that found a reason to switch the cache on although it cannot have its memory.
     pub fn give_up(&mut self, now_ms: u64, sums: Sums, writes: u64) {
         self.lengthen_pause();
         self.enter(State::Off(OffReason::NoRoom), now_ms, sums, writes);
@@ -239,7 +245,7 @@ impl Control {
         if counted.get(Count::Misfits) * 2 > counted.get(Count::Samples) && gets > 0 {
             return Some(OffReason::Misfit);
         }
-        // Before it could be filled it has no chance.
+        // Before the cache could be filled, its hits prove nothing.
         if seen.sums.since(&self.at_start).get(Count::Samples) < 2 * seen.slots {
             return None;
         }

@@ -1,6 +1,8 @@
-//! Counts of gets, by stripe: each thread counts in one of its own (threads beyond the stripes share, and then may lose a count now and then).
+//! Counts of gets, by stripe: each thread counts in a stripe of its own. (Threads beyond the number of stripes share
+//! one and may then lose a count now and then.)
 //!
-//! Counting is a plain load and store. The counts steer the cache and are shown to people; nothing rests on their being exact.
+//! Counting is a plain load and store. The counts steer the cache and are shown to people; nothing depends on their
+//! being exact.
 
 use hither_sync::{Padded, epoch};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +20,7 @@ pub(crate) enum Count {
     Samples = 4,
     /// Gets seen by a probe.
     Probed = 5,
-    /// Those of a key that the same probe had seen before.
+    /// Probed gets of a key that the same probe had seen before.
     Repeated = 6,
     /// Items offered that are too long for a bucket.
     Misfits = 7,
@@ -26,7 +28,7 @@ pub(crate) enum Count {
 
 const KINDS: usize = 8;
 
-/// A thread's counts, and when it takes its next sample.
+/// A thread's counts, and the distance to its next sample.
 #[derive(Debug, Default)]
 struct Stripe {
     counts: [AtomicU64; KINDS],
@@ -67,7 +69,7 @@ impl Counters {
         Counters { stripes: (0..STRIPES).map(|_| Padded::default()).collect() }
     }
 
-    /// Bytes of DRAM.
+    /// Bytes of DRAM that the counters take.
     pub const MEMORY_BYTES: usize = STRIPES * size_of::<Padded<Stripe>>();
 
     #[inline(always)]
@@ -75,7 +77,7 @@ impl Counters {
         &self.stripes[epoch::thread_number() % STRIPES]
     }
 
-    /// Counts a get; true if it is to be a sample, which one in `interval` is, at random distances.
+    /// Counts a get. Returns true if it is to be a sample, which one get in `interval` is, at random distances.
     #[inline(always)]
     pub fn count_get(&self, count: Count, interval: u32) -> bool {
         let stripe = self.own();
@@ -86,7 +88,7 @@ impl Counters {
             return false;
         }
         add(&stripe.counts[Count::Samples as usize]);
-        // Not every n-th: a program that reads in a rhythm would show the same keys again and again.
+        // Not every n-th get: a program that reads periodically would show the same keys again and again.
         let random = stripe.random.load(Ordering::Relaxed).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         stripe.random.store(random, Ordering::Relaxed);
         let interval = u64::from(interval);

@@ -1,8 +1,8 @@
-//! Where things lie in the words of a bucket.
+//! The layout of a bucket's words.
 //!
-//! A bucket is a header and an arena. The header has a place for each of [`SLOTS`] slots; the records they stand for lie in the arena, packed
-//! by whoever writes the bucket. All buckets have one size, chosen for the average record of the store when the cache is switched on, so that the
-//! memory is what was asked for whatever lengths the values have.
+//! A bucket is a header and an arena. The header has a place for each of [`SLOTS`] slots. The slots' records lie in the
+//! arena, packed by the writer of the bucket. All buckets have one size, chosen for the average record of the store
+//! when the cache is switched on, so the memory is exactly as large as was asked for, whatever lengths the values have.
 //!
 //! | words | content |
 //! |---|---|
@@ -14,7 +14,8 @@
 //! | 10–21 | ghosts: 24 × (tag, frequency), 16 bits each |
 //! | 22– | arena |
 //!
-//! A record is: reference, segment generation, lengths, expiry if there is one, key, value; the last two padded to whole words.
+//! A record is: reference, segment generation, lengths, expiry if there is one, key, value; the last two padded to
+//! whole words.
 
 /// Slots of a bucket.
 pub const SLOTS: usize = 8;
@@ -54,12 +55,12 @@ impl Lengths {
         Lengths { key_bytes, value_bytes: (word >> 32 & LENGTH_MASK) as usize, expires: word & EXPIRES != 0 }
     }
 
-    /// The key's first word, from the record's first.
+    /// The offset of the key's first word in the record.
     pub fn key_at(self) -> usize {
         RECORD_HEAD + usize::from(self.expires)
     }
 
-    /// The value's first word, from the record's first.
+    /// The offset of the value's first word in the record.
     pub fn value_at(self) -> usize {
         self.key_at() + self.key_bytes.div_ceil(8)
     }
@@ -80,15 +81,16 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Buckets of `words` words in all whose arenas have room for [`SLOTS`] records of `pair_bytes` (key and value) each.
+    /// Divides `words` words into buckets whose arenas have room for [`SLOTS`] records of `pair_bytes` (key and value)
+    /// each.
     pub fn for_pairs(words: usize, pair_bytes: usize) -> Geometry {
         let record = RECORD_HEAD + 1 + pair_bytes.div_ceil(8);
         let bucket_words = (ARENA + SLOTS * record).next_multiple_of(8).min(ARENA + MAX_ARENA - 8).min(words.max(1));
-        // Memory that is no more than a header holds nothing.
+        // Memory no larger than a header holds no bucket.
         Geometry { bucket_words, buckets: if bucket_words > ARENA { words / bucket_words } else { 0 } }
     }
 
-    /// Both numbers in one word, to be read at once.
+    /// Packs both numbers into one word, so that they can be read at once.
     pub(crate) fn pack(self) -> u64 {
         (self.bucket_words as u64) << 32 | self.buckets as u64
     }

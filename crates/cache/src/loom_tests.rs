@@ -1,4 +1,5 @@
-//! A bucket under loom: every schedule within the bound, with weak memory. Planted: a reader that does not look a second time.
+//! Tests a bucket under loom: every schedule within the bound, with weak memory. Planted bug: a reader that omits the
+//! second look.
 //!
 //! Run by `RUSTFLAGS="--cfg loom" cargo test -p hither-cache --release --lib`.
 
@@ -19,7 +20,7 @@ fn offer(words: &[AtomicU64], version: u64) -> bool {
     Bucket(words).try_lock().is_some_and(|mut bucket| bucket.offer(Policy::Raf, 7, UNIT, true, &record))
 }
 
-/// Whether the record that is there is whole; with `careful` false, whatever the second look says.
+/// Whether the record found is whole. With `careful` false, the result of the second look is ignored.
 fn read(words: &[AtomicU64], careful: bool) -> bool {
     let bucket = Bucket(words);
     let Some(found) = bucket.find(0, 7, KEY) else { return true };
@@ -30,7 +31,7 @@ fn read(words: &[AtomicU64], careful: bool) -> bool {
     found.generation == !found.reference && value[..] == found.reference.to_le_bytes().repeat(2)
 }
 
-/// A writer replaces the record while a reader looks at it; true if no read was torn in any schedule.
+/// A writer replaces the record while a reader reads it. Returns true if no read was torn in any schedule.
 fn explore(careful: bool) -> bool {
     let torn = std::sync::Arc::new(AtomicBool::new(false));
     let seen = torn.clone();

@@ -1,20 +1,22 @@
-//! Who stays in a bucket: one structure, four policies.
+//! Which items stay in a bucket: one structure, four policies.
 //!
 //! | policy | a hit adds | a miss |
 //! |---|---|---|
-//! | [`Policy::Raf`] (NStore, section III-B, equations 1 and 2) | read latency of (reader, home) / latency of (home, home) | replaces the smallest |
+//! | [`Policy::Raf`] (NStore, III-B, equations 1, 2) | read latency of (reader, home) / latency of (home, home) | replaces the smallest |
 //! | [`Policy::Lfu`] | 1 | replaces the smallest |
 //! | [`Policy::Lru`] | – (the time is noted) | replaces the oldest |
 //! | [`Policy::Adaptive`] | as RAF | is counted among the bucket's ghosts, and replaces the smallest only once it has become larger |
 //!
-//! The published policy lets any missed item take the place of the coldest one, which in a skewed workload mostly is a worse item; and it halves
-//! frequencies only when they overflow, so that a hot spot of yesterday keeps its places. The default therefore adds *admission* and *ageing*:
+//! The published policy lets any missed item replace the coldest one, which in a skewed workload is usually the better
+//! item. And it halves frequencies only when they overflow, so that yesterday's hot items keep their slots. The default
+//! therefore adds *admission* and *ageing*:
 //!
-//! * A missed item is remembered by 16 bits of its hash with a frequency of its own. The weakest ghost makes room. An item that is admitted keeps
-//!   the frequency that it had as a ghost, and the victim becomes a ghost with its own.
+//! * A missed item is remembered by 16 bits of its hash, with a frequency of its own, as a ghost in place of the
+//!   weakest one. An item that is admitted keeps the frequency that it had as a ghost, and the victim becomes a ghost
+//!   with its own frequency.
 //! * After [`AGE_UPDATES`] updates of a bucket all its frequencies, ghosts included, are halved.
 //!
-//! Frequencies are fixed-point numbers, [`UNIT`] being one local access. Everything here runs under the bucket's lock.
+//! Frequencies are fixed-point numbers; [`UNIT`] is one local access. Everything here runs under the bucket's lock.
 
 use hither_topology::{MAX_NODES, Topology};
 
@@ -22,7 +24,7 @@ use hither_topology::{MAX_NODES, Topology};
 pub const UNIT: u32 = 16;
 /// Updates of a bucket between two halvings ([`Policy::Adaptive`]).
 pub const AGE_UPDATES: u64 = 800;
-/// Above this, all frequencies of the bucket are halved, whatever the policy.
+/// Above this value all frequencies of the bucket are halved, whatever the policy.
 pub(crate) const OVERFLOW: u32 = u32::MAX - (1 << 20);
 
 /// A replacement policy.
@@ -40,7 +42,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Its name in output.
+    /// Name of the policy in output.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Adaptive => "raf",
@@ -50,12 +52,12 @@ impl Policy {
         }
     }
 
-    /// Whether missed items must prove themselves first.
+    /// Whether missed items are admitted only once they are hotter than the coldest item.
     pub(crate) fn has_admission(self) -> bool {
         self == Policy::Adaptive
     }
 
-    /// A slot's frequency after an access of this weight at this time.
+    /// A slot's frequency after an access of this weight at this clock.
     #[inline(always)]
     pub(crate) fn after(self, frequency: u32, weight: u32, clock: u64) -> u32 {
         match self {
@@ -70,13 +72,14 @@ impl Policy {
         self == Policy::Adaptive && clock.is_multiple_of(AGE_UPDATES)
     }
 
-    /// Whether numbers mean frequencies, which may be halved.
+    /// Whether a slot's number is a frequency, which may be halved.
     pub(crate) fn counts(self) -> bool {
         self != Policy::Lru
     }
 }
 
-/// What a miss costs by (reader, home), in [`UNIT`]s: the latency of the link over that of the home's own readers.
+/// The cost of a miss by (reader, home), in [`UNIT`]s: the latency of the link divided by that of the home's own
+/// readers.
 #[derive(Clone, Debug)]
 pub struct Weights {
     of: Box<[u16; MAX_NODES * MAX_NODES]>,
@@ -98,13 +101,14 @@ impl Weights {
         Weights { of }
     }
 
-    /// What an access from `reader` to an item of `home` weighs.
+    /// The weight of an access from `reader` to an item of `home`.
     #[inline(always)]
     pub fn weight(&self, reader: u32, home: u32) -> u32 {
         self.of[(reader as usize % MAX_NODES) * MAX_NODES + home as usize % MAX_NODES].into()
     }
 
-    /// Whether some access from the first `readers` nodes to the first `homes` costs more than the home's own (by a twentieth at least): otherwise there is nothing for the cache to gain.
+    /// Whether some access from the first `readers` nodes to the first `homes` costs more than the home's own, by at
+    /// least a twentieth: otherwise the cache has nothing to gain.
     pub fn differ(&self, readers: u32, homes: u32) -> bool {
         (0..readers).any(|reader| (0..homes).any(|home| self.weight(reader, home) > UNIT + UNIT / 20))
     }

@@ -1,18 +1,19 @@
-//! The cache on its own, to compare policies: a workload of (item, reader) pairs runs through the very structure that the store uses.
+//! Simulates the cache on its own, to compare policies: a workload of (item, reader) pairs runs through the same
+//! structure that the store uses.
 //!
-//! Deterministic: one thread, no clock (a tick after each 65,536 gets stands for 20 ms). Items are numbers; item i's home node is given by the
-//! caller. [`optimum`] is what no static choice of the same number of items can beat.
+//! Deterministic: one thread, no clock (a tick after each 65,536 gets stands for 20 ms). Items are numbers; the caller
+//! gives each item's home node. [`optimum`] is the cost that no static choice of the same number of items can beat.
 
 use crate::bucket::Record;
 use crate::cache::{Cache, CacheOptions, Holdings};
 use crate::policy::{Policy, UNIT, Weights};
 use hither_sync::epoch;
 
-/// Key and value of an item.
+/// Bytes of key and value of an item.
 const PAIR_BYTES: usize = 16;
 const TICK_GETS: u64 = 65_536;
 
-/// What misses cost so far.
+/// The cost of the misses so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Gets.
@@ -28,7 +29,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// What was added since.
+    /// The cost added since `earlier`.
     pub fn since(&self, earlier: &Cost) -> Cost {
         Cost {
             gets: self.gets - earlier.gets,
@@ -39,13 +40,13 @@ impl Cost {
         }
     }
 
-    /// Weighted cost of a get.
+    /// Weighted cost per get.
     pub fn per_get(&self) -> f64 {
         self.weighted / self.gets.max(1) as f64
     }
 }
 
-/// A cache with a workload of its own.
+/// A cache that is driven by a simulated workload.
 #[derive(Debug)]
 pub struct Simulation {
     cache: Cache,
@@ -68,7 +69,7 @@ impl Simulation {
         self.cache.tick(self.cost.gets / TICK_GETS * 20, 0, &holdings);
     }
 
-    /// A get of `item`, which lies on `home`, by a thread of `reader`.
+    /// Simulates a get of `item`, which lies on `home`, by a thread of `reader`.
     pub fn get(&mut self, item: u64, home: u32, reader: u32) {
         {
             let _pin = epoch::pin();
@@ -106,18 +107,18 @@ impl Simulation {
         Cost { samples: self.cache.samples(), ..self.cost }
     }
 
-    /// Slots of the cache.
+    /// Number of slots of the cache.
     pub fn slots(&self) -> u64 {
         self.cache.stats().slots
     }
 
-    /// One get in so many is a sample now.
+    /// The present sampling interval: one get in so many is a sample.
     pub fn interval(&self) -> u32 {
         self.cache.stats().sampling_interval
     }
 }
 
-/// SplitMix64's finaliser, as the store's hash.
+/// SplitMix64's finaliser, in place of the store's hash.
 fn mix(word: u64) -> u64 {
     let z = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -125,18 +126,18 @@ fn mix(word: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// An item as the optimum sees it: its share of local and remote gets, and what they weigh together.
+/// An item for computing the optimum: its share of local and remote gets, and their weight together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Share {
-    /// Share of all gets that are this item's and local.
+    /// Share of all gets that are local gets of this item.
     pub local: f32,
-    /// Share of all gets that are this item's and remote.
+    /// Share of all gets that are remote gets of this item.
     pub remote: f32,
-    /// Both, weighted.
+    /// Both shares, weighted.
     pub weighted: f32,
 }
 
-/// Cost per get, and remote misses per get, if the `slots` items of the largest `by` are cached for ever.
+/// Cost per get, and remote misses per get, if the `slots` items with the largest `by` are cached for ever.
 pub fn optimum(items: &[Share], slots: usize, by: impl Fn(&Share) -> f32) -> (f64, f64) {
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     if slots < order.len() {

@@ -1,4 +1,4 @@
-//! Buckets against a map, torn reads under load, the memory bound, and the states of the switch.
+//! Tests buckets against a map, torn reads under load, the memory bound, and the states of the switch.
 
 use super::*;
 use crate::sim::Simulation;
@@ -34,7 +34,7 @@ fn hash(key: &[u8]) -> u64 {
     key.iter().fold(7, |hash: u64, byte| (hash.rotate_left(9) ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// Key and value of a number: of many lengths, and each byte of the value says which it is.
+/// Key and value for a number, of many lengths; each byte of the value identifies number and version.
 fn pair(number: u64, version: u64) -> (Vec<u8>, Vec<u8>) {
     let key = [&number.to_le_bytes()[..], &vec![b'k'; (number % 13) as usize]].concat();
     let length = ((number * 7 + version * 31) % 120) as usize;
@@ -47,7 +47,7 @@ fn value_of(cache: &Cache, key: &[u8]) -> Option<(Found, Vec<u8>)> {
     cache.copy_value(&found, &mut value).then_some((found, value))
 }
 
-/// Whatever is offered, found records are the last ones that were taken for their keys, whole.
+/// Whatever is offered, a record that is found is the last one accepted for its key, and whole.
 #[test]
 fn records_are_what_was_offered() {
     for policy in [Policy::Adaptive, Policy::Raf, Policy::Lfu, Policy::Lru] {
@@ -77,11 +77,11 @@ fn records_are_what_was_offered() {
     }
 }
 
-/// Readers run while writers replace records of a single bucket: nothing torn is ever returned.
+/// Readers run while writers replace records of a few buckets: no torn record is ever returned.
 #[test]
 fn no_read_is_torn() {
     let cache = forced(Policy::Raf, 28 << 10);
-    /// Also when a writer panics: readers would wait for ever.
+    /// Stops the readers also when a writer panics: they would run for ever.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {
@@ -150,7 +150,7 @@ fn a_cache_for_so_many_slots_has_them() {
     }
 }
 
-/// A refreshed copy keeps its frequency; a forgotten one gives its place to the next that comes.
+/// A refreshed copy keeps its frequency; a forgotten one gives its slot to the next item that comes.
 #[test]
 fn frequencies_outlive_updates_but_not_deletes() {
     let cache = forced(Policy::Raf, 12 << 10);
@@ -172,8 +172,8 @@ fn frequencies_outlive_updates_but_not_deletes() {
     assert!(look(0).is_none());
 }
 
-/// Regression: items left the cache for one that did not fit in the end; and a copy of before stayed when its item had become too long, so that each get offered that again and counted
-/// as a misfit, which switched the cache off.
+/// Regression: items left the cache for one that did not fit in the end. And a stale copy stayed when its item had
+/// become too long, so that each get offered the item again and counted as a misfit, which switched the cache off.
 #[test]
 fn what_does_not_fit_throws_nobody_out_and_leaves_no_copy_of_before() {
     for policy in [Policy::Adaptive, Policy::Raf, Policy::Lfu] {
@@ -211,7 +211,7 @@ fn what_does_not_fit_throws_nobody_out_and_leaves_no_copy_of_before() {
     }
 }
 
-/// Runs gets, each of a number that `draw` gives, and ticks; returns the states that were passed.
+/// Runs gets, each of a number that `draw` returns, with ticks. Returns the states that the cache passed through.
 fn run(cache: &Cache, gets: u64, writes_per_get: u64, holdings: Holdings, mut draw: impl FnMut() -> u64) -> Vec<&'static str> {
     let mut states = vec![];
     let (mut writes, start) = (0, cache.stats().switched_on * 1_000_000);
@@ -242,7 +242,7 @@ fn run(cache: &Cache, gets: u64, writes_per_get: u64, holdings: Holdings, mut dr
     states
 }
 
-/// Skewed as Zipf is: a quarter of the draws from each tenth of what is left.
+/// Skewed like Zipf: a quarter of the draws comes from the whole range, the rest from its first tenth, and so on.
 fn skewed(random: &mut Random) -> u64 {
     let mut range = 1_000_000;
     while range > 10 && random.below(4) != 0 {
@@ -260,7 +260,7 @@ fn it_is_on_for_skewed_gets_and_samples_sparsely_once_warm() {
     assert_eq!(run(&cache, 3_000_000, 0, FULL, || skewed(&mut random)), ["no skewed reads seen yet", "on"]);
     assert_eq!(cache.stats().sampling_interval, 32);
     assert!(cache.stats().hit_share() > 0.5);
-    // Another hot spot: it looks closely again.
+    // Another hot spot: the cache samples densely again.
     let (before, mut densely) = (cache.stats().sampling_interval, false);
     for _ in 0..10 {
         run(&cache, 100_000, 0, FULL, || skewed(&mut random) + 5_000_000);
@@ -322,7 +322,8 @@ fn it_is_divided_anew_when_entries_have_grown() {
     assert_eq!(value_of(&cache, &key).map(|(_, value)| value), Some(long));
 }
 
-/// Deterministic, and in the order that the design promises: the default is nearer to the optimum than the published policy, LRU is worst.
+/// Deterministic, and in the order that the design promises: the default is nearer to the optimum than the published
+/// policy, and LRU is worst.
 #[test]
 fn policies_rank_as_designed() {
     let cost = |policy| {
@@ -339,7 +340,7 @@ fn policies_rank_as_designed() {
     assert_eq!(cost(Policy::Adaptive), adaptive);
 }
 
-/// Regression: memory of less than a bucket's header was taken for a bucket, and the first get read beyond its end.
+/// Regression: memory smaller than a bucket's header was taken for a bucket, and the first get read beyond its end.
 #[test]
 fn memory_that_holds_no_bucket_is_no_cache() {
     let mut on = 0;
@@ -360,7 +361,8 @@ fn memory_that_holds_no_bucket_is_no_cache() {
     assert!(on > 0);
 }
 
-/// Regression: the size is the user's, and one that no machine has ended the thread in the background that divides the memory.
+/// Regression: the user chooses the size, and a size that no machine has ended the background thread that divides the
+/// memory.
 #[test]
 fn memory_that_is_not_to_be_had_leaves_the_cache_off() {
     for capacity_bytes in [usize::MAX, 1 << 62] {
@@ -372,7 +374,8 @@ fn memory_that_is_not_to_be_had_leaves_the_cache_off() {
     }
 }
 
-/// Regression: a probe that found a reason to switch on a cache without room for a bucket, or without memory, never ended, and each get paid for it.
+/// Regression: a probe that found a reason to switch on a cache without room for a bucket, or without memory, never
+/// ended, and each get paid for it.
 #[test]
 fn a_cache_that_cannot_be_had_does_not_probe_for_ever() {
     for capacity in [1_000, 9_000, usize::MAX] {
