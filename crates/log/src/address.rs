@@ -12,9 +12,9 @@ const OFFSET_BITS: u32 = 44;
 const NODE_BITS: u32 = 4;
 const TAG_SHIFT: u32 = OFFSET_BITS + NODE_BITS;
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
-/// The bits that survive in `h_addr`.
+/// The bits of a reference that `h_addr` keeps.
 pub const LINK_MASK: u64 = (1 << TAG_SHIFT) - 1;
-/// Nodes a reference can name.
+/// Number of nodes that a reference can name.
 pub const MAX_NODES: usize = 1 << NODE_BITS;
 
 /// A decoded reference word.
@@ -26,7 +26,7 @@ pub struct Address {
     pub offset: u64,
 }
 
-/// The node of an entry of `size` bytes, of which its tag tells; [`MAX_NODES`] or more if the reference has another tag.
+/// The node of an entry of `size` bytes, as its size tag says; [`MAX_NODES`] or more if the reference has another tag.
 #[inline(always)]
 pub(crate) fn node_if_of_size(word: u64, size: u64) -> usize {
     (word >> OFFSET_BITS).wrapping_sub((size >> 3) << NODE_BITS) as usize
@@ -47,13 +47,13 @@ pub fn unpack(word: u64) -> Address {
     Address { node: (word >> OFFSET_BITS) as u32 & (MAX_NODES as u32 - 1), offset: (word & OFFSET_MASK) << 3 }
 }
 
-/// A link with the generation byte that it remembers where the size tag would be.
+/// A link that carries its generation byte in the place of the size tag.
 #[inline(always)]
 pub(crate) fn with_generation(link: u64, generation_tag: u8) -> u64 {
     link & LINK_MASK | u64::from(generation_tag) << TAG_SHIFT
 }
 
-/// The generation byte of such a word.
+/// The generation byte of a word made by [`with_generation`].
 #[inline(always)]
 pub(crate) fn generation_tag(word: u64) -> u8 {
     (word >> TAG_SHIFT) as u8

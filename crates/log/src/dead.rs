@@ -1,23 +1,25 @@
-//! How many bytes of each segment writers have made garbage.
+//! Counts the bytes of each segment that writers have made garbage.
 //!
-//! Each slot counts in a table of its own, so that an overwrite takes no locked instruction and shares no line. The counts only grow (and wrap around): whoever wants to know
-//! how much came since the last look reads them beside the writer, who is not stopped ([`Log::fold_dead`]).
+//! Each slot counts in a table of its own, so an overwrite takes no locked instruction and shares no line. The counts
+//! only grow (and wrap around). To find out how much was added since the last look, a thread reads them beside the
+//! writer, without stopping it ([`Log::fold_dead`]).
 //!
 //! # Invariants
 //!
-//! * C1. Only the thread that may touch the slot adds to its table.
-//! * C2. Before a segment is opened again its counts are folded, after everybody has left who could have superseded an entry in it: nothing of one life is counted in the next.
+//! * C1. Only the thread that may use the slot adds to its table.
+//! * C2. Before a segment is opened again, its counts are folded, after every thread that could have superseded an
+//!   entry in it has left. So nothing of one life is counted in the next.
 
 use crate::log::Log;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// One slot's counts for the segments of one pool; memory is allocated with the first.
+/// One slot's counts for the segments of one pool; allocated with the first count.
 #[derive(Default)]
 pub(crate) struct DeadCounts(OnceLock<Box<[AtomicU32]>>);
 
 impl DeadCounts {
-    /// Counts bytes of a segment (C1). `segments`: how many the pool may have.
+    /// Counts bytes of a segment (C1). `segments` returns how many segments the pool may have.
     #[inline(always)]
     pub fn add(&self, segment: usize, bytes: u32, segments: impl FnOnce() -> usize) {
         let table = match self.0.get() {
@@ -27,7 +29,7 @@ impl DeadCounts {
         Self::add_at(&table[segment], bytes);
     }
 
-    /// The count of a segment, once there are any.
+    /// The count of a segment; `None` before the first count.
     #[inline(always)]
     pub fn count_of(&self, segment: usize) -> Option<&AtomicU32> {
         self.0.get()?.get(segment)
@@ -36,7 +38,7 @@ impl DeadCounts {
     /// Adds to a count (C1).
     #[inline(always)]
     pub fn add_at(count: &AtomicU32, bytes: u32) {
-        // Not a read-modify-write: nobody else stores here.
+        // Not a read-modify-write: no other thread stores here.
         count.store(count.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
     }
 
@@ -51,15 +53,15 @@ impl DeadCounts {
         sums.iter_mut().zip(table).for_each(|(sum, count)| *sum = sum.wrapping_add(count.load(Ordering::Relaxed)));
     }
 
-    /// Bytes of DRAM.
+    /// Bytes of DRAM that the table takes.
     pub fn dram_bytes(&self) -> usize {
         self.0.get().map_or(0, |table| size_of_val(&**table))
     }
 }
 
 impl Log {
-    /// Adds what slots have counted since the last time to the segments. What a writer section that ended before has counted is there; of sections under way, some.
-    /// O(segments × threads), and nobody waits.
+    /// Adds to the segments what slots have counted since the last call. Counts of writer sections that have ended
+    /// before are included; those of sections under way may be partly included. O(segments × threads); no thread waits.
     pub(crate) fn fold_dead(&self) {
         for (node, pool) in self.pools.iter().enumerate() {
             let mut folded = pool.folded.lock();

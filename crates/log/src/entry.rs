@@ -1,11 +1,11 @@
-//! The media format of one entry (format version 1; `docs/format.md` describes the bytes, a test compares).
+//! The media format of one entry (format version 1; `docs/format.md` describes the bytes, and a test compares them).
 //!
-//! One header of 16 bytes with optional fields serves NStore's three layouts (`docs/adr/0002`): a plain pair of 8-byte key and 8-byte value
-//! takes exactly 32 bytes, half a cache line.
+//! One header of 16 bytes with optional fields serves NStore's three layouts (`docs/adr/0002`): a plain pair of 8-byte
+//! key and 8-byte value takes exactly 32 bytes, half a cache line.
 //!
-//! Validity is the checksum: there is no commit word to write last, so a write costs one flush and one fence. The checksum is
-//! seeded with the segment's generation and the entry's offset, so that neither old bytes nor a value that imitates an entry pass for one.
-//! The DEAD mark lies outside it.
+//! The checksum alone makes an entry valid: there is no commit word to write last, so a write costs one flush and one
+//! fence. The checksum is seeded with the segment's generation and the entry's offset, so neither old bytes nor a value
+//! that imitates an entry pass for one. It does not cover the DEAD mark.
 
 use crate::crc;
 
@@ -15,7 +15,7 @@ pub const ALIGN: u64 = 8;
 pub const HEADER_BYTES: u64 = 16;
 /// Smallest entry: the unit of garbage accounting.
 pub const MIN_BYTES: u64 = 32;
-/// What an entry may have before its key and value besides the header: the extension, its four words, and the lengths.
+/// The most bytes between the header and the key: the extension, its four words, and the lengths.
 pub(crate) const MOST_SPARE: u64 = 8 * 5 + 8;
 /// Longest key.
 pub const MAX_KEY_BYTES: usize = 65_536;
@@ -24,7 +24,7 @@ pub const MAX_VALUE_BYTES: usize = 512 << 20;
 /// Most members of one batch.
 pub const MAX_BATCH: usize = (1 << 28) - 1;
 
-/// Key and value size that need no length word.
+/// Size of a key and of a value that need no length word.
 pub const PLAIN_BYTES: usize = 8;
 
 /// Bit offsets inside the first header word.
@@ -41,7 +41,7 @@ pub mod word0 {
 pub mod flag {
     /// Mask of the operation.
     pub const OP_MASK: u8 = 0b11;
-    /// The entry is dead: outside the checksum. Four bits, all or none: a flipped one is noticed.
+    /// The entry is dead. Outside the checksum. Four bits, set together, so that a single flipped one is noticed.
     pub const DEAD: u8 = 0b1110_0100;
     /// A length word follows.
     pub const LEN: u8 = 1 << 3;
@@ -72,11 +72,11 @@ pub mod ext {
 const DEAD_BITS: u64 = (flag::DEAD as u64) << word0::FLAGS_SHIFT;
 const CRC_MASK: u64 = 0xffff_ffff;
 
-/// What an entry records.
+/// The operation that an entry records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
-    /// The key is gone.
+    /// The key is deleted.
     Delete = 1,
     /// The key had an entry before.
     Update = 2,
@@ -101,7 +101,7 @@ impl BatchTag {
     }
 }
 
-/// What identifies the place an entry is written to.
+/// The properties of the place to which an entry is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// Generation of the segment.
@@ -114,7 +114,7 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// All that an entry holds, before it has a place.
+/// The content of an entry, before it has a place.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
     /// Operation.
@@ -135,21 +135,22 @@ pub struct Parts<'a> {
     pub expiry_ms: u64,
     /// Batch membership.
     pub batch: Option<BatchTag>,
-    /// The word of a [`shortcut`], or 0. An entry without length word goes without.
+    /// The word of a [`shortcut`], or 0. Entries without a length word carry none.
     pub shortcut: u64,
-    /// It belongs to a batch that deletes, and takes no more than that gives back: it may have what is kept for deletes. Not a part of the entry.
+    /// The entry belongs to a batch that deletes and takes no more space than it gives back, so it may use the space
+    /// that is kept for deletes. Not a part of the entry.
     pub frees: bool,
 }
 
 impl Parts<'_> {
-    /// Whether it may have what is kept for deletes.
+    /// Whether the entry may use the space that is kept for deletes.
     pub(crate) fn makes_room(&self) -> bool {
         self.op == Op::Delete || self.frees
     }
 }
 
 impl Parts<'static> {
-    /// An insert of nothing: a base for struct updates.
+    /// An insert of an empty key and value: a base for struct updates.
     pub const EMPTY: Parts<'static> = Parts {
         op: Op::Insert,
         key: &[],
@@ -184,7 +185,7 @@ impl Head {
         &self.words[..self.len]
     }
 
-    /// Sets the DEAD mark: the entry can be read, but recovery never takes it.
+    /// Sets the DEAD mark: the entry can be read, but recovery ignores it.
     pub fn mark_dead(&mut self) {
         self.words[0] |= DEAD_BITS;
     }
@@ -210,7 +211,7 @@ impl Parts<'_> {
         self.plain_ext_mask(segment_keyspace, base_version) | if carries { ext::SHORTCUT } else { 0 }
     }
 
-    /// The same if key and value need no length word: such an entry carries no shortcut.
+    /// As [`Parts::ext_mask`], for a key and value that need no length word: such an entry carries no shortcut.
     #[inline(always)]
     fn plain_ext_mask(&self, segment_keyspace: u32, base_version: u64) -> u8 {
         let mut mask = 0;
@@ -226,7 +227,7 @@ impl Parts<'_> {
         mask
     }
 
-    /// Size of the entry in bytes, padding included, in such a segment.
+    /// Size of the entry in bytes, padding included, in a segment of `segment_keyspace` whose base is `base_version`.
     #[inline(always)]
     pub fn size(&self, segment_keyspace: u32, base_version: u64) -> u64 {
         let mask = self.ext_mask(segment_keyspace, base_version);
@@ -241,13 +242,14 @@ impl Parts<'_> {
         bytes.next_multiple_of(ALIGN).max(MIN_BYTES)
     }
 
-    /// An upper bound of [`Parts::size`] wherever the entry goes: at most [`MOST_SPARE`] more.
+    /// An upper bound of [`Parts::size`] in any segment, larger by [`MOST_SPARE`] at most.
     #[inline(always)]
     pub fn max_size(&self) -> u64 {
         HEADER_BYTES + MOST_SPARE + (self.key.len() + self.value.len()).next_multiple_of(8) as u64
     }
 
-    /// The entry as its four words, if it is a plain 8-byte pair, or the tombstone of an 8-byte key, without extension: the hot path.
+    /// The entry as its four words, if it is a plain 8-byte pair or the tombstone of an 8-byte key, without extension:
+    /// the hot path.
     #[inline(always)]
     pub fn encode_plain(&self, place: &Place) -> Option<[u64; 4]> {
         let key = u64::from_le_bytes(self.key.try_into().ok()?);
@@ -331,7 +333,7 @@ impl Parts<'_> {
     }
 }
 
-/// The header without checksum.
+/// The two header words without the checksum.
 #[inline(always)]
 fn header_words(flags: u8, parent: u64, parent_generation: u8, version_delta: u64) -> (u64, u64) {
     let link = parent & crate::address::LINK_MASK;

@@ -1,28 +1,33 @@
 //! Nlog (NStore, section III-C to III-E): a log of key–value entries in the pools of all NUMA nodes.
 //!
 //! * [`entry`] is the media format of one entry, [`crc`] its checksum, [`address`] the reference word.
-//! * [`Log`] owns the pools and hands out [`Writer`]s: a thread appends to segments of its own node only, to the
-//!   segment of the key's shard, inside a chunk that no other thread writes, so that entries of two threads never share a line.
+//! * [`Log`] owns the pools and hands out [`Writer`]s. A thread appends to segments of its own node only (unless its
+//!   pool is full), to the segment of the key's shard, inside a chunk that no other thread writes. So entries of two
+//!   threads never share a line.
 //! * [`replay`] reads segments back after a restart.
 //! * [`version`] orders every write of the store.
 //!
 //! # Thread safety
 //!
-//! Everything that is shared is `Send + Sync`; a [`Writer`] stays on its thread. Appends of the threads that own a writer slot take no lock, those of all others the lock of the slot that they share (the
-//! `writer` module); who needs a new chunk takes the lock of its stream. Reads take none.
+//! All shared types are `Send + Sync`; a [`Writer`] stays on its thread. Threads that own a writer slot append without
+//! a lock; all others take the lock of the slot that they share (the `writer` module). A thread that needs a new chunk
+//! takes the lock of its stream. Reads take no lock.
 //!
 //! # Invariants
 //!
 //! * L1. A segment's bytes are zero when its descriptor becomes active; afterwards each byte is written at most once,
 //!   except the DEAD bit of an entry (`docs/adr/0002`).
-//! * L2. An entry is valid if and only if its checksum, seeded with the segment's generation and the entry's offset, is right.
-//! * L3. A segment is freed only when every live entry in it was moved, no older version of a deleted key could come back, and a settled
-//!   version that covers its batches is durable; it is used again only when every reader that could hold a reference has left.
+//! * L2. An entry is valid if and only if its checksum, seeded with the segment's generation and the entry's offset, is
+//!   right.
+//! * L3. A segment is freed only when every live entry in it was moved, no older version of a deleted key could come
+//!   back, and a settled version that covers its batches is durable. It is used again only when every reader that could
+//!   hold a reference into it has left.
 //!
 //! # Crash behaviour
 //!
-//! Open segments may contain holes and torn entries: one per thread, or, on files and with [`Flush::Later`], any that were written since the last sync. Replay skips both (`docs/crash-model.md`). Sealed segments
-//! carry the number and bytes of their entries, so that a loss there is reported as damage.
+//! Open segments may contain holes and torn entries: one per thread, or, on files and with [`Flush::Later`], any entry
+//! written since the last sync. Replay skips both (`docs/crash-model.md`). The descriptor of a sealed segment records
+//! the number and bytes of its entries, so that a loss there is reported as damage.
 
 pub mod address;
 mod appended;

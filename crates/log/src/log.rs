@@ -1,4 +1,4 @@
-//! The log over all nodes: pools, writer slots, where threads write, what room there is.
+//! The log over all nodes: pools, writer slots, where threads write, and how much room there is.
 
 use crate::address;
 use crate::bound::Bound;
@@ -25,19 +25,20 @@ pub struct LogOptions {
     pub shards: usize,
     /// Writer slots per node: all but the last are owned by one thread each.
     pub slots_per_node: usize,
-    /// Bytes of a chunk; 0: derived from the segment size.
+    /// Bytes of a chunk; 0 derives them from the segment size.
     pub chunk_bytes: u64,
-    /// Zero fresh segments on files before they are opened: worth it where writes wait for syncs, twice the bytes where they do not.
+    /// Zeros fresh segments on files before they are opened. Worthwhile where writes wait for syncs; where they do not,
+    /// it doubles the bytes written.
     pub zero_ahead: bool,
-    /// Give entries of hot keys segments of their own.
+    /// Gives entries of hot keys segments of their own.
     pub separate_hot: bool,
-    /// Remember in DRAM which entries are garbage.
+    /// Remembers in DRAM which entries are garbage.
     pub garbage_bits: bool,
-    /// Most live bytes, in per cent of what the pools may grow to; absent: as many as fit.
+    /// The most live bytes, in per cent of the size to which the pools may grow; `None`: as many as fit.
     pub utilization: Option<u32>,
-    /// Where threads run.
+    /// The nodes on which threads run.
     pub topology: Arc<Topology>,
-    /// Where generations come from.
+    /// The source of segment generations.
     pub random: Randomness,
 }
 
@@ -46,9 +47,10 @@ pub struct Log {
     pub(crate) pools: Vec<NodePool>,
     /// Base address of each pool: the mapping never moves (address space is reserved for growth).
     pub(crate) bases: [Base; address::MAX_NODES],
-    /// The same less what size tag and node of a plain pair's reference come to, if its words are counted.
+    /// As `bases`, less eight times the size tag and node bits of a plain pair's reference: adding eight times the
+    /// whole reference then gives the pair's address.
     pub(crate) pair_bases: [Base; address::MAX_NODES],
-    /// Some pool tells a meter of reads.
+    /// Some pool reports reads to a meter.
     pub(crate) metered: bool,
     pub(crate) slots: Vec<Padded<Slot>>,
     pub(crate) slots_per_node: usize,
@@ -57,53 +59,54 @@ pub struct Log {
     pub(crate) zero_ahead: bool,
     pub(crate) bound: Bound,
     topology: Arc<Topology>,
-    /// Where generations come from.
+    /// The source of segment generations.
     pub(crate) random: Randomness,
-    /// Where versions come from.
+    /// The source of versions.
     pub clock: VersionClock,
     /// See [`Log::may_raise_versions`].
     pub(crate) settled_for_copies: AtomicU64,
-    /// Held by whoever takes chunks back and seals, or looks at all segments.
+    /// Held while chunks are taken back and segments sealed, or while all segments are examined.
     pub(crate) reclaim: Mutex<()>,
-    /// Held by whoever hands freed segments on.
+    /// Held while freed segments are handed on.
     pub(crate) reuse: Mutex<()>,
-    /// Segments whose entries nobody has verified yet.
+    /// Number of segments whose entries have not been verified yet.
     pub(crate) unverified: AtomicU64,
-    /// Where the verification of segments has come to ([`Log::next_life`]).
+    /// How far the verification of segments has come ([`Log::next_life`]).
     pub(crate) verified_to: AtomicU64,
-    /// Where the look at pages ahead of it has come to ([`Log::look_at_next`]); held while one segment is looked at.
+    /// How far the check for unreadable pages, which precedes the verification, has come ([`Log::look_at_next`]);
+    /// locked while one segment is checked.
     pub(crate) looked_to: Mutex<AtomicU64>,
-    /// Reasons why a reader may not take an entry as it lies there: unverified segments, a meter, and what the engine knows. One word, so that
-    /// the shortest read asks once.
+    /// Number of reasons why a reader may not take an entry as it lies there: unverified segments, a meter, and any
+    /// that the engine notes. One word, so that the shortest read tests once.
     pub(crate) reasons: AtomicU64,
-    /// Passes in progress.
+    /// Number of passes in progress.
     pub(crate) passes: AtomicU64,
-    /// [`Log::settle`]: how often begun, and the number of the last one that has ended.
+    /// [`Log::settle`]: how often it has begun, and the number of the last one that has ended.
     pub(crate) settles_begun: AtomicU64,
     pub(crate) settles_done: AtomicU64,
-    /// Sweeps under way.
+    /// Number of sweeps under way.
     pub(crate) sweeps: AtomicU64,
     /// Held while ancestors are marked, until the marks are durable.
     pub(crate) burials: Mutex<()>,
-    /// Held by whoever freezes slots; see the `writer` module.
+    /// Held while slots are frozen; see the `writer` module.
     pub(crate) freezing: Mutex<()>,
-    /// Raised when a segment was opened: the maintenance thread has something to do.
+    /// Set when a segment was opened: the maintenance thread has something to do.
     pub(crate) pressure: AtomicBool,
     /// By node: rung when a segment was opened and few are left free.
     pub(crate) few_free: Box<[Bell]>,
     /// By node: rung when there is something to make ready (`ready`).
     pub(crate) needs_more: Box<[Bell]>,
-    /// What is installed may not be durable yet: a medium needs syncs, or some write left its flush for later.
+    /// Installed writes may not be durable yet: a medium needs syncs, or some write has left its flush for later.
     pub(crate) lags: AtomicBool,
     /// Writers are slowed down where space is scarce (`pace`).
     pub(crate) paced: AtomicBool,
-    /// Tombstones newer than this stay: a checkpoint may name what they deleted.
+    /// Tombstones newer than this stay: a checkpoint may name entries that they deleted.
     pub(crate) tombstone_floor: AtomicU64,
     /// Some page could not be read, or some segment was set aside (`replay::unreadable`, `replay::tables`).
     pub(crate) unreadable: AtomicBool,
-    /// What an opening has looked at before it read there.
+    /// The blocks that an opening has checked before it read there.
     pub(crate) lookout: Lookout,
-    /// Bytes of segments opened so far: tells when a checkpoint is worth while.
+    /// Bytes of segments opened so far: determines when a checkpoint is worthwhile.
     pub(crate) opened_bytes: AtomicU64,
 }
 
@@ -116,18 +119,18 @@ unsafe impl Send for Base {}
 // SAFETY: as above.
 unsafe impl Sync for Base {}
 
-/// What room a pool has, in segments.
+/// The room in a pool, in segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Free ones, those that wait for readers included.
+    /// Free segments, including those that wait for readers.
     pub free: u64,
-    /// Existing ones.
+    /// Existing segments.
     pub existing: u64,
-    /// How many more may be made.
+    /// Segments that may still be added.
     pub growth: u64,
-    /// The most that may exist.
+    /// The most segments that may exist.
     pub limit: u64,
-    /// Free ones that puts do not get.
+    /// Free segments that puts do not get.
     pub reserve: u64,
 }
 
@@ -202,7 +205,7 @@ impl Log {
         &self.pools[node].pool
     }
 
-    /// How errors name the pool of a node.
+    /// The name of a node's pool in errors.
     pub fn pool_name(&self, node: usize) -> String {
         crate::replay::name_of(self.pool(node), node as u32)
     }
@@ -212,7 +215,7 @@ impl Log {
         self.pools.iter().any(|pool| pool.pool.needs_flush())
     }
 
-    /// Whether something may not be durable that was written in a section that has ended.
+    /// Whether writes of sections that have ended may not be durable yet.
     pub fn may_lag(&self) -> bool {
         self.lags.load(Ordering::Relaxed)
     }
@@ -222,10 +225,11 @@ impl Log {
         &self.topology
     }
 
-    /// Shard of a key with this hash.
+    /// The shard of a key with this hash.
     #[inline(always)]
     pub fn shard_of(&self, hash: u64) -> usize {
-        // Not the bits of the hash index's directory and tags, nor the latches'. Some are those of its pairs: the keys of a shard are those of some pairs of each segment.
+        // These are neither the bits of the hash index's directory and tags nor those of the latches. Some of them
+        // select the index's pairs, so the keys of a shard are those of some pairs of each index segment.
         ((hash >> 8) & self.shard_mask) as usize
     }
 
@@ -255,18 +259,20 @@ impl Log {
         (at.node, self.pools[at.node as usize].segment_index(at.offset) as u32)
     }
 
-    /// Pins the segment behind `reference`, so that it is not reused while the guard lives. Call under an epoch pin with a
-    /// reference that was read from the index under the same pin.
+    /// Pins the segment behind `reference`, so that it is not reused while the guard lives. Call under an epoch pin
+    /// with a reference that was read from the index under the same pin.
     pub fn pin_segment(self: &Arc<Self>, reference: u64) -> SegmentPin {
         let at = address::unpack(reference);
         let segment = self.pools[at.node as usize].segment_index(at.offset);
-        // Who frees the segment for use looks at the pins once, when the stamp that was drawn after it was retired has passed. Either the caller's epoch pin is older than that stamp: then this is seen, for the pin has ended
-        // by then. Or it is not: then the index no longer had the reference when the caller read it.
+        // A thread that frees the segment for use checks the pins once, when the stamp that was drawn after the segment
+        // was retired has passed. If the caller's epoch pin is older than that stamp, the thread sees this count,
+        // because the pin has ended by then. If it is not, the index no longer held the reference when the caller read
+        // it.
         self.pools[at.node as usize].segments[segment].pins.fetch_add(1, Ordering::SeqCst);
         SegmentPin { log: self.clone(), node: at.node, segment: segment as u32 }
     }
 
-    /// What room the pool of `node` has.
+    /// The room in the pool of `node`.
     pub fn room(&self, node: usize) -> Room {
         let pool = &self.pools[node];
         let existing = u64::from(pool.pool.segment_count());
@@ -285,18 +291,20 @@ impl Log {
         self.pools[node].openings.load(Ordering::Relaxed)
     }
 
-    /// Rung whenever a segment of `node` is opened and fewer are free than collectors begin with ([`Room::early`], [`Room::before_growth`]).
+    /// The bell that is rung whenever a segment of `node` is opened while fewer are free than collectors begin with
+    /// ([`Room::early`], [`Room::before_growth`]).
     pub fn few_free(&self, node: usize) -> &Bell {
         &self.few_free[node]
     }
 
-    /// How full each pool is. Folds the writer slots first, so that the figures are exact when no writer is active.
+    /// The usage of each pool. Folds the writer slots first, so the figures are exact when no writer is active.
     pub fn usage(&self) -> Vec<PoolUsage> {
         self.fold_slots(TakeBack::None);
         self.pools.iter().map(NodePool::usage).collect()
     }
 
-    /// Live bytes of each segment, by the numbers of a placement, so that pools may grow meanwhile: 0 where nothing is in use. As exact as [`Log::usage`].
+    /// Live bytes of each segment, by the numbers of a placement, so that pools may grow meanwhile; 0 for segments not
+    /// in use. As exact as [`Log::usage`].
     pub fn live_bytes(&self, placement: &Placement) -> Vec<u64> {
         self.fold_slots(TakeBack::None);
         let segments = (0..placement.segments()).map(|number| placement.segment(number));
@@ -319,12 +327,12 @@ impl Drop for SegmentPin {
 }
 
 impl Log {
-    /// Bytes in segments in use and the growth limit, over all pools.
+    /// The error for a full store: bytes in segments in use, and the growth limit, over all pools.
     pub(crate) fn full_error(&self) -> Error {
         let (mut used, mut limit) = (0, 0);
         for pool in &self.pools {
             limit += u64::from(pool.pool.max_segments()) * pool.segment_bytes();
-            // The caller may hold the allocator's lock: count states instead of asking it.
+            // The caller may hold the allocator's lock: count states instead of taking it.
             let free = pool.count_in_state(SegmentState::Free);
             used += (u64::from(pool.pool.segment_count()) - free) * pool.segment_bytes();
         }
@@ -339,12 +347,12 @@ impl Log {
         Log::for_tests_with(pool, 1)
     }
 
-    /// The same with more shards.
+    /// As [`Log::for_tests`], with more shards.
     pub(crate) fn for_tests_with(pool: &hither_pmem::CreateOptions, shards: usize) -> Log {
         Log::for_tests_on(pool, 1, shards)
     }
 
-    /// The same with a pool for each of so many nodes; threads write to the first.
+    /// As [`Log::for_tests_with`], with a pool for each of `nodes` nodes; threads write to the first.
     pub(crate) fn for_tests_on(pool: &hither_pmem::CreateOptions, nodes: usize, shards: usize) -> Log {
         let pools = (0..nodes).map(|_| Pool::create_in_memory(pool).expect("memory")).collect();
         let options = LogOptions {
@@ -362,12 +370,12 @@ impl Log {
         Log::new(pools, &options, 0)
     }
 
-    /// Writes an entry, with a version that is drawn here; returns its reference and that.
+    /// Writes an entry with a version that is drawn here. Returns its reference and version.
     pub(crate) fn write_for_tests(&self, parts: crate::entry::Parts<'_>, flush: crate::Flush) -> (u64, u64) {
         self.write_to_shard_for_tests(0, parts, flush)
     }
 
-    /// The same to another shard than the first.
+    /// As [`Log::write_for_tests`], to a given shard.
     pub(crate) fn write_to_shard_for_tests(&self, shard: u64, parts: crate::entry::Parts<'_>, flush: crate::Flush) -> (u64, u64) {
         let _section = hither_sync::epoch::pin_writer();
         let mut writer = self.writer();
@@ -377,12 +385,12 @@ impl Log {
         (reference, version)
     }
 
-    /// Copies an entry into a segment that nothing more is moved to.
+    /// Copies an entry into a segment to which nothing more is moved.
     pub(crate) fn copy_for_tests(&self, source: u64) -> u64 {
         self.copy_to_node_for_tests(0, source)
     }
 
-    /// The same on a node.
+    /// As [`Log::copy_for_tests`], to a given node.
     pub(crate) fn copy_to_node_for_tests(&self, node: usize, source: u64) -> u64 {
         let entry = self.entry(source);
         let (version, keyspace) = (self.version_of(source, &entry), self.keyspace_of(source, &entry));

@@ -1,14 +1,18 @@
-//! Opening of segments: which free ones are taken, for what, and how a pool grows.
+//! Opens segments: which free ones are taken and for what, and how a pool grows.
 //!
 //! # Growth
 //!
-//! A pool grows when puts have taken its last free segment but the reserve: in the background ([`Log::make_ready`]), while writers fill the segments that they have. Allocating space takes
-//! long (tens of milliseconds for 16 MiB of tmpfs with busy processors, for its pages are zeroed), so it is done in small steps; a writer that finds nothing before one is done waits for it, or, where nobody
-//! works in the background, adds one by itself.
+//! A pool grows when puts have taken its last free segment above the reserve. It grows in the background
+//! ([`Log::make_ready`]), while writers fill the segments that they have. Allocating space takes long (tens of
+//! milliseconds for 16 MiB of tmpfs with busy processors, because its pages are zeroed), so it is done in small steps.
+//! A writer that finds no segment before a step is done waits for it, or, where no thread works in the background,
+//! grows the pool itself.
 //!
-//! It need not come to that where there is garbage to be had instead: collectors look for it before ([`Log::look_for_garbage`]). Growth does not wait for them, but takes small steps meanwhile.
+//! Where enough garbage is available, growth may be unnecessary: collectors look for it first
+//! ([`Log::look_for_garbage`]). Growth does not wait for them, but takes small steps meanwhile.
 //!
-//! Thread safety: the list of free segments has a lock of its own, held for a few operations of a set. Growth is one at a time, under another lock that is taken before it.
+//! Thread safety: the list of free segments has a lock of its own, held for a few set operations. Growth is serialised
+//! by another lock, which is taken before it.
 
 use crate::entry::Parts;
 use crate::error::{Error, Result};
@@ -19,9 +23,11 @@ use hither_pmem::{Descriptor, Randomness, SegmentState as OnMedia};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The shard number of segments for moved entries ("cold"), in descriptors too: no shard has it, however many there are.
+/// The shard number of segments for moved entries ("cold"), in descriptors too: no shard has this number, however many
+/// there are.
 pub const COLD_SHARD: u16 = u16::MAX;
-/// A new segment's base lies so many versions below the newest, or more if it is opened for an older one. As many again have place above that.
+/// A new segment's base lies this many versions below the newest one, or more if it is opened for an older version. As
+/// many versions again fit above the newest.
 pub const ROOM_BELOW: u64 = 1 << 31;
 
 /// What a segment is opened for.
@@ -30,18 +36,19 @@ pub(crate) struct Purpose {
     pub keyspace: u32,
     pub shard: u32,
     pub kind: Filler,
-    /// Its base is no higher: of a write, the version that must have a place there. It may be an old one, where the thread was idle while others drew very many.
+    /// An upper bound of the base. For a write it is the version that must fit into the segment, which may be old if
+    /// the thread was idle while others drew very many.
     pub version: u64,
 }
 
-/// Who is going to fill it.
+/// What is going to fill a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filler {
     /// Puts.
     Put,
     /// A delete: may use most of the reserve, so that a full store can be emptied.
     Delete,
-    /// A collector: may use all of it, so that there is always room to move what is live.
+    /// A collector: may use all of the reserve, so that there is always room to move live entries.
     Move,
 }
 
@@ -52,20 +59,22 @@ impl Purpose {
     }
 }
 
-/// The most that is added at once, if no more is needed: what is being made is of no use to anybody until all of it is there.
+/// The most bytes added in one step, if no more are needed: space that is being allocated is of no use until all of it
+/// is there.
 const STEP_BYTES: u64 = 16 << 20;
-/// The same where it takes a sync: space is had at once there, but all that waits to be written is written with it.
+/// The same where a step takes a sync: there space is allocated at once, but the sync also writes everything that waits
+/// to be written.
 const SYNCED_STEP_BYTES: u64 = 64 << 20;
 
 /// Free segments of one pool, ascending.
 pub(crate) struct Allocator {
     pub free: std::collections::BTreeSet<u32>,
-    /// Segments that exist, fresh ones included.
+    /// Number of segments that exist, fresh ones included.
     pub count: u32,
 }
 
 impl Allocator {
-    /// Takes the first adjacent ones.
+    /// Takes the first `run_len` adjacent free segments.
     fn take(&mut self, run_len: u32) -> Option<u32> {
         let first = first_run(&self.free, run_len)?;
         for part in first..first + run_len {
@@ -76,11 +85,12 @@ impl Allocator {
 }
 
 impl NodePool {
-    /// Takes `run_len` adjacent free segments, zeroes what was used before (L1) and makes the descriptor active. If the medium fails at some, others are tried once.
+    /// Takes `run_len` adjacent free segments, zeros those that were used before (L1), and makes the descriptor active.
+    /// If the medium fails for the first ones, others are tried once.
     pub fn open_segments(&self, log: &Log, run_len: u32, purpose: Purpose) -> Result<u32> {
         let first = self.allocate(log, run_len, purpose.kind)?;
         let Err(error) = self.activate(log, first, run_len, purpose) else { return Ok(first) };
-        // While the first are taken still.
+        // While the first segments are still taken.
         let other = self.allocate(log, run_len, purpose.kind).ok();
         let opened = other.filter(|other| self.activate(log, *other, run_len, purpose).is_ok());
         let mut alloc = self.alloc.lock();
@@ -95,7 +105,7 @@ impl NodePool {
         self.ensure_zeroed(log, index..index + run_len)?;
         let reused = (index..index + run_len).filter(|part| self.was_used(*part)).count();
         self.segments_reused.fetch_add(reused as u64, Ordering::Relaxed);
-        // Threads may hold blocks of versions drawn long ago: the base leaves room below.
+        // Threads may hold blocks of versions drawn long ago: the base leaves room below the newest version.
         let base_version = log.clock.upper_bound().saturating_sub(ROOM_BELOW).min(version);
         let descriptor = Descriptor {
             generation: next_generation(&log.random, self.segments[index as usize].generation.load(Ordering::Relaxed))?,
@@ -109,15 +119,15 @@ impl NodePool {
             state: OnMedia::Active,
             ..Descriptor::default()
         };
-        // Interior segments of a run have no descriptor of their own, but must be known as used once the run is freed.
-        // Before the head's, which makes it a run.
+        // The segments inside a run get free descriptors, so that they are known as used once the run is freed. Written
+        // before the head's descriptor, which makes them a run.
         self.pool.commit_descriptors(index + 1..index + run_len, &Descriptor { state: OnMedia::Free, run_len: 1, ..descriptor })?;
         self.pool.commit_descriptor(index, &descriptor)?;
         let segment = &self.segments[index as usize];
         segment.reset(descriptor.generation, base_version, keyspace, shard, run_len);
         self.garbage.clear(index as usize);
         for part in index + 1..index + run_len {
-            // Interior segments: remembered as used, so that they are zeroed before they are opened again.
+            // Segments inside a run are remembered as used, so that they are zeroed before they are opened again.
             self.segments[part as usize].reset(descriptor.generation, base_version, keyspace, shard, 0);
             self.garbage.clear(part as usize);
             self.segments[part as usize].set_state(SegmentState::Sealed);
@@ -142,7 +152,8 @@ impl NodePool {
         Ok(())
     }
 
-    /// Finds `run_len` adjacent free segments, growing the pool within its limit. The reserve is kept of segments that exist: when the disk turns out to be full, there is no other.
+    /// Finds `run_len` adjacent free segments, growing the pool within its limit. The reserve consists of segments that
+    /// exist: if the disk turns out to be full, there are no others.
     fn allocate(&self, log: &Log, run_len: u32, kind: Filler) -> Result<u32> {
         let reserve = self.reserve_now(kind);
         loop {
@@ -156,7 +167,7 @@ impl NodePool {
                 }
                 (missing, alloc.count, alloc.free.len() as u64 * self.segment_bytes())
             };
-            // Enough free ones, but not side by side: what is made is.
+            // Enough segments are free, but not side by side; new ones are.
             let least = if missing == 0 { run_len.into() } else { missing };
             if u64::from(self.pool.max_segments() - count) < least {
                 let bytes = u64::from(run_len) * self.segment_bytes();
@@ -164,14 +175,15 @@ impl NodePool {
                 if bytes > limit {
                     return Err(Error::TooLarge { bytes, limit });
                 }
-                // All that is missing is that they lie side by side.
+                // Enough segments are free; they only do not lie side by side.
                 return Err(if missing == 0 { Error::NotAdjacent { bytes, free } } else { log.full_error() });
             }
             self.grow_from(count, least)?;
         }
     }
 
-    /// Adds a quarter of the pool, within a step, but `least` segments, unless it has grown beyond `seen` already.
+    /// Grows the pool by a quarter, limited to a step but at least by `least` segments, unless it has already grown
+    /// beyond `seen`.
     fn grow_from(&self, seen: u32, least: u64) -> Result<()> {
         let _one_at_a_time = self.growing.lock();
         if self.alloc.lock().count != seen {
@@ -179,7 +191,7 @@ impl NodePool {
         }
         let limit = u64::from(self.pool.max_segments() - seen);
         let most = if self.pool.needs_sync() { SYNCED_STEP_BYTES } else { STEP_BYTES };
-        // No more than is wanted now where a collector has fallen behind.
+        // No more than is needed now where a collector has fallen behind.
         let step = if self.collected_first.load(Ordering::Relaxed) { 0 } else { (u64::from(seen) / 4).min(most >> self.segment_shift) };
         let now = self.grow(limit.min(least.max(step)), least)? as u32;
         let mut alloc = self.alloc.lock();
@@ -188,7 +200,7 @@ impl NodePool {
         Ok(())
     }
 
-    /// Whether the next segment for puts, or nearly that, would have to be made.
+    /// Whether the next segment for puts would have to be added, or nearly so.
     fn is_used_up(&self) -> bool {
         self.free_segments() <= self.reserve(Filler::Put) && self.can_grow_by() > 0
     }
@@ -199,7 +211,8 @@ impl NodePool {
         if self.is_used_up() { self.grow_from(count, 1) } else { Ok(()) }
     }
 
-    /// Adds `most` segments, or, on a disk that has no room for them, half as many, and so on down to `least`; returns how many there are then.
+    /// Adds `most` segments or, on a disk without room for them, half as many, and so on down to `least`. Returns how
+    /// many exist then.
     fn grow(&self, most: u64, least: u64) -> Result<u64> {
         let mut by = most;
         loop {
@@ -216,26 +229,26 @@ impl NodePool {
 }
 
 impl Log {
-    /// Bytes of the segments that a batch could have if the store were empty: it has all of them on one node.
+    /// Bytes of the segments that a batch could get if the store were empty: it gets all of them on one node.
     pub fn most_bytes_of_a_batch(&self) -> u64 {
-        // There may be deletes in it.
+        // The batch may contain deletes.
         self.most_bytes(Filler::Delete)
     }
 
-    /// Bytes of the segments of a node that puts may have now.
+    /// Bytes of the segments of a node that puts may get now.
     pub fn bytes_for_puts(&self, node: usize) -> u64 {
         let pool = &self.pools[node];
         pool.within_reach().saturating_sub(pool.reserve_now(Filler::Put)) * pool.segment_bytes()
     }
 
     fn most_bytes(&self, kind: Filler) -> u64 {
-        // The reserve becomes no smaller by growth.
+        // Growth does not make the reserve smaller.
         let most = |pool: &NodePool| (u64::from(pool.pool.max_segments()) - pool.reserve(kind)) * pool.segment_bytes();
         self.pools.iter().map(most).max().unwrap_or(0)
     }
 }
 
-/// First of `len` adjacent members of `free`.
+/// The first of `len` adjacent members of `free`.
 fn first_run(free: &std::collections::BTreeSet<u32>, len: u32) -> Option<u32> {
     let (mut first, mut count) = (0, 0);
     for &segment in free {
@@ -250,8 +263,8 @@ fn first_run(free: &std::collections::BTreeSet<u32>, len: u32) -> Option<u32> {
     None
 }
 
-/// A generation: random, so that it cannot be foreseen, and never zero, which means "never used". Its low byte, all that a link remembers, counts
-/// up from the one `before`.
+/// A new generation: random, so that it cannot be foreseen, and never zero, which means "never used". Its low byte, the
+/// only part that a link remembers, counts up from that of `before`.
 fn next_generation(random: &Randomness, before: u64) -> Result<u64> {
     loop {
         let random = random.next_u64().map_err(Error::Random)?;
@@ -275,8 +288,8 @@ mod tests {
         assert_eq!(first_run(&free, 4), None);
     }
 
-    /// Regression: where a thread had kept a block of versions while very many were drawn, each segment that was opened for its next write began above that write's version, and was closed again,
-    /// until there was none left.
+    /// Regression: where a thread had kept a block of versions while very many were drawn, each segment that was opened
+    /// for its next write began above that write's version and was closed again, until no segment was left.
     #[test]
     fn an_old_version_has_a_place_in_a_new_segment() {
         let log = Log::for_tests(&hither_pmem::CreateOptions { segment_bytes: 4096, ..hither_pmem::CreateOptions::new(1 << 20) });
@@ -292,7 +305,7 @@ mod tests {
             assert_eq!((version, log.version_of(reference, &entry), entry.key), (first + number, version, &number.to_ne_bytes()[..]));
         }
         assert_eq!(log.openings(0), 3, "of 4 KiB each, for 40 entries of 232 bytes");
-        // What comes then has no place beside them.
+        // Versions drawn from here on do not fit beside them.
         let newest = (100..164).map(|key| put(key).1).max();
         assert!(newest > Some(1 << 32) && log.openings(0) <= 8, "{newest:?}, {}", log.openings(0));
     }

@@ -1,14 +1,16 @@
-//! Passes: emptying a segment, so that it can be used again (NStore, section III-E; the protocol is in `docs/adr/0011`).
+//! Passes: they empty a segment so that it can be used again (NStore, section III-E; the protocol is in `docs/adr/0011`).
 //!
-//! This module knows the log's half: which segments are victims, burying the ancestors of their entries, freeing. Which entries are live only the
-//! layer with the indexes knows; it moves them with a [`Relocator`](crate::Relocator) in between.
+//! This module knows the log's half: which segments are victims, burying the ancestors of their entries, and freeing. Only the layer with
+//! the indexes knows which entries are live; it moves them with a [`Relocator`](crate::Relocator) in between.
 //!
 //! # Invariants
 //!
-//! * P1. While a pass that buries is in progress its victim's descriptor carries [`COLLECTING`], durably, since before the first mark and the first copy.
-//! * P2. A tombstone is dropped only if it is not newer than the newest checkpoint, nor than one being made ([`Log::keep_tombstones_after`]), or if the index has
-//!   something newer for its key, or had when the log was scanned (its garbage bit): what has superseded that since keeps out all that is older, too.
-//! * P3. When the descriptor becomes free, everything that was moved is durable, and so is every mark.
+//! * P1. While a pass that buries is in progress, its victim's descriptor carries [`COLLECTING`], durably, since before the first mark
+//!   and the first copy.
+//! * P2. A tombstone is dropped only if it is not newer than the newest checkpoint, nor than one being made
+//!   ([`Log::keep_tombstones_after`]), or if the index has something newer for its key, or had when the log was scanned (its garbage
+//!   bit). In the last case, the entry that has superseded that newer one since keeps out everything older, too.
+//! * P3. When the descriptor becomes free, every moved entry is durable, and so is every mark.
 
 use crate::address;
 use crate::chain::{Child, Link};
@@ -25,12 +27,12 @@ use hither_sync::epoch;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Flag of a sealed segment's descriptor: a pass was in progress.
+/// Flag in a sealed segment's descriptor: a pass was in progress.
 pub const COLLECTING: u8 = 2;
 
-/// Links followed at the same time: their misses overlap.
+/// How many links are followed at the same time, so that their misses overlap.
 const AHEAD: usize = 16;
-/// Walks under one epoch pin, which holds up the reuse of freed segments.
+/// How many walks share one epoch pin, which holds up the reuse of freed segments.
 const WALKS_PER_PIN: usize = 256;
 
 /// A segment that may be worth a pass.
@@ -42,52 +44,54 @@ pub struct Candidate {
     pub index: u32,
     /// Bytes that a pass would gain.
     pub gain: u64,
-    /// Bytes that it would have to move.
+    /// Bytes that a pass would have to move.
     pub live: u64,
-    /// Bytes of segments opened since it was.
+    /// Bytes of segments opened since this one was opened.
     pub age: u64,
 }
 
 impl Candidate {
-    /// What a pass gains as a share of the segment, 0 to 1.
+    /// The share of the segment that a pass gains, 0 to 1.
     pub fn garbage(&self) -> f64 {
         self.gain as f64 / (self.gain + self.live).max(1) as f64
     }
 
-    /// What is freed, times the age, by what is copied (`docs/adr/0014`): (1 − u) · age / u.
+    /// The bytes freed, times the age, divided by the bytes copied (`docs/adr/0014`): (1 − u) · age / u.
     pub fn benefit(&self) -> f64 {
         self.gain as f64 * self.age as f64 / self.live.max(1) as f64
     }
 }
 
-/// What keeps deleted keys from coming back, and so what a pass does with tombstones.
+/// How deleted keys are kept from coming back, which determines what a pass does with tombstones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tombstones {
-    /// Whatever leaves a segment buries its ancestors first, so tombstones go with their segment (`docs/adr/0011`).
+    /// Each pass buries the ancestors of its victim's entries first, so tombstones go with their segment (`docs/adr/0011`).
     Buried,
     /// Tombstones are moved like live entries until a sweep has marked what they keep out (`docs/adr/0014`).
     Swept,
 }
 
-/// A pass in progress. Dropping it without [`Log::free_victims`] gives the segment back as it is: what was moved is reached by the links of the copies.
+/// A pass in progress. Dropping it without [`Log::free_victims`] returns the segment to its former state: the links of the copies reach
+/// the entries that were moved.
 pub struct Pass<'a> {
     log: &'a Log,
     node: usize,
     index: u32,
-    /// The victim is free, or may be in its next life already.
+    /// The victim is free, or may already be in its next life.
     freed: bool,
 }
 
-/// The room that is lost at the ends of segments when so many bytes of this segment's entries are moved: in each segment of `bytes`, an entry that does not fit. It is taken for
-/// as long as they are on average, which is more than is lost. Counted as nothing, it made passes over segments of large entries that gained nothing, until a full store could not even
-/// delete.
+/// The room that is lost at the ends of segments when `live` bytes of this segment's entries are moved: in each segment of `bytes`, the
+/// room of an entry that does not fit. The estimate is the mean length of an entry, which is more than is really lost. When this was
+/// counted as nothing, passes over segments of large entries gained nothing, until a full store could not even delete.
 fn gaps_of(live: u64, bytes: u64, segment: &Segment) -> u64 {
     let mean = segment.written_bytes.load(Ordering::Relaxed) / u64::from(segment.entries.load(Ordering::Relaxed)).max(1);
     live * mean / bytes.saturating_sub(mean).max(1)
 }
 
 impl Log {
-    /// Full segments that are worth a pass, in no order, without those that tombstones keep from one (P2). Folds the writers' counts first.
+    /// Full segments that are worth a pass, in no particular order, except those that must wait because of tombstones (P2). Folds the
+    /// writers' counts first.
     pub fn candidates(&self, tombstones: Tombstones, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
         self.fold_dead();
         let sealed = |segment: &Segment| {
@@ -102,7 +106,8 @@ impl Log {
         found
     }
 
-    /// Looks whether passes would gain more than half of the bytes of a node's full segments, so that they are better than growth, and remembers it. O(segments × threads).
+    /// Determines and remembers whether passes would gain more than half of the bytes of a node's full segments; then they are better
+    /// than growth. O(segments × threads).
     pub fn look_for_garbage(&self, node: usize, tombstones: Tombstones) -> bool {
         let (mut gain, mut live) = (0, 0);
         self.candidates(tombstones, |candidate| candidate.node as usize == node).iter().for_each(|candidate| {
@@ -114,12 +119,13 @@ impl Log {
         is_much
     }
 
-    /// Whether garbage of `node` is collected before its pool grows, by the last look.
+    /// Whether garbage of `node` is collected before its pool grows, according to the last look.
     pub fn is_collected_first(&self, node: usize) -> bool {
         self.pools[node].collected_first.load(Ordering::Relaxed)
     }
 
-    /// A round of passes before growth has freed so many segments of `node`. If none, for whatever reason, its pool grows as it needs to until the next look.
+    /// Notes that a round of passes before growth has freed `segments` segments of `node`. If it freed none, for whatever reason, the
+    /// pool grows as it needs to until the next look.
     pub fn has_collected_first(&self, node: usize, segments: u64, took: Duration) {
         let pool = &self.pools[node];
         match segments {
@@ -128,7 +134,8 @@ impl Log {
         }
     }
 
-    /// What a pass over a segment would gain and cost, by the counts that were folded last. `None` if it would have to move a run, which is one entry.
+    /// What a pass over a segment would gain and cost, by the counts folded last. `None` if it would have to move a run, which is one
+    /// entry.
     fn weigh(&self, node: usize, index: u32, tombstones: Tombstones) -> Option<Candidate> {
         let pool = &self.pools[node];
         let segment = &pool.segments[index as usize];
@@ -142,15 +149,16 @@ impl Log {
         if live == 0 {
             return Some(Candidate { node: node as u32, index, gain: bytes, live, age: self.age_of(segment) + bytes });
         }
-        // The gaps between writers' chunks are gained too, but the copies will have gaps of their own. Moved entries lie as close as they can: moving them again for their
-        // gaps would never end.
+        // The gaps between writers' chunks are gained too, but the copies will have gaps of their own. Moved entries lie as close as they
+        // can: moving them again for their gaps would never end.
         let gained = bytes.saturating_sub(live + gaps_of(live, bytes, segment));
         let dead = segment.written_bytes.load(Ordering::Relaxed).min(bytes).saturating_sub(live);
         let gain = if segment.is_cold() { gained.min(dead) } else { gained };
         (run_len == 1).then(|| Candidate { node: node as u32, index, gain, live, age: self.age_of(segment) + bytes })
     }
 
-    /// Whether a segment holds a tombstone that must stay, and would go with it (P2). Or what keeps out an entry on a page that cannot be read: no chain leads behind it.
+    /// Whether a segment holds a tombstone that must stay but would go with the segment (P2). Also true while entries may exist that
+    /// cannot be read: no chain leads behind them, and any tombstone may keep one of them out.
     fn must_wait(&self, segment: &Segment, tombstones: Tombstones) -> bool {
         let goes_with_a_tombstone = || {
             segment.tombstones.load(Ordering::Relaxed) > 0
@@ -159,7 +167,7 @@ impl Log {
         tombstones == Tombstones::Buried && (self.has_unreadable() || goes_with_a_tombstone())
     }
 
-    /// Bytes of a segment's tombstones, as copies, unless all of them may go.
+    /// Bytes that a segment's tombstones take as copies; 0 if all of them may go.
     fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
         let newest = segment.newest_tombstone.load(Ordering::Relaxed);
         if segment.may_drop(newest, self.tombstones_stay_after()) {
@@ -167,19 +175,21 @@ impl Log {
         }
         let bytes = segment.tombstone_bytes.load(Ordering::Relaxed);
         let base = segment.base_version.load(Ordering::Relaxed);
-        // What was written there, but not moved there, came after the segment was opened. (Not where that was opened for an older version: then the estimate is too low.)
+        // Entries that were written there, not moved there, came after the segment was opened. (If it was opened for an older version,
+        // the estimate is too low.)
         let oldest = if base == 0 || segment.is_cold() { base } else { base + ROOM_BELOW };
-        // Those below the base of a new segment will say their version (`docs/adr/0024`), in half as much again.
+        // Copies of tombstones below the base of a new segment write out their version (`docs/adr/0024`), which takes half as much again.
         if self.clock.upper_bound() > oldest + ROOM_BELOW / 2 { bytes + bytes / 2 } else { bytes }
     }
 
-    /// Bytes of segments opened since this one was.
+    /// Bytes of segments opened since this one was opened.
     fn age_of(&self, segment: &Segment) -> u64 {
         self.opened_bytes.load(Ordering::Relaxed).saturating_sub(segment.opened_at.load(Ordering::Relaxed))
     }
 
-    /// Segments of moved entries are not full if they were closed early: by a checkpoint, a compaction, an entry that did not fit. Where two such fit into one, their rests are
-    /// gained, too. (Not where there is one: it might be moved again and again.)
+    /// Counts the unused rests of moved entries' segments as gain. Such segments are not full if they were closed early: by a checkpoint,
+    /// a compaction, an entry that did not fit. Where two of them fit into one, their rests are gained, too. (Not where there is only
+    /// one: it might be moved again and again.)
     fn count_rests(&self, found: &mut [Candidate]) {
         for pool in &self.pools {
             let bytes = pool.segment_bytes();
@@ -194,8 +204,8 @@ impl Log {
         }
     }
 
-    /// Closes the segments that are being filled, so that they can be sealed and collected: what comes goes to new ones. Those of moved entries only if that
-    /// makes them worth a pass, for closing them leaves a rest.
+    /// Closes the segments that are being filled, so that they can be sealed and collected: later entries go to new ones. Segments of
+    /// moved entries are closed only if that makes them worth a pass, because closing them leaves a rest.
     pub fn close_open(&self, tombstones: Tombstones, worth: impl Fn(&Candidate) -> bool) {
         self.fold_dead();
         for (node, pool) in self.pools.iter().enumerate() {
@@ -208,8 +218,8 @@ impl Log {
         }
     }
 
-    /// The best of them, at most so many, best first. That is what frees most for its copies: with [`Tombstones::Swept`], what is old counts for more, for it will not lose
-    /// much more by waiting.
+    /// The best candidates, at most `most`, best first: those that free most in proportion to their copies. With [`Tombstones::Swept`],
+    /// old segments count for more, because waiting will not make much more of them garbage.
     pub fn best_candidates(&self, tombstones: Tombstones, most: usize, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
         let merit = |candidate: &Candidate| match tombstones {
             Tombstones::Buried => candidate.garbage(),
@@ -242,8 +252,8 @@ impl Log {
         segment.sealed_after.load(Ordering::SeqCst) < self.settles_done.load(Ordering::SeqCst)
     }
 
-    /// Begins a pass over a segment that is settled ([`Log::is_settled`]). `None` if it is no longer there to be had, or if it
-    /// holds a tombstone that must stay (P2).
+    /// Begins a pass over a settled segment ([`Log::is_settled`]). `None` if the segment is no longer available, or if it holds a
+    /// tombstone that must stay (P2).
     pub fn begin_pass(&self, candidate: &Candidate, tombstones: Tombstones) -> Result<Option<Pass<'_>>> {
         let (node, index) = (candidate.node as usize, candidate.index);
         let pool = &self.pools[node];
@@ -262,24 +272,24 @@ impl Log {
         Ok(Some(pass))
     }
 
-    /// Ends passes: everything worth keeping was moved. Makes that durable, then frees the segments on media; they are opened again only after every
-    /// reader has left. Call outside writer sections, for which it waits: one wait for all of them.
+    /// Ends passes whose entries worth keeping were moved. Makes the moves durable, then frees the segments on media; they are opened
+    /// again only after every reader has left. Waits for writer sections, once for all passes, so it must be called outside them.
     pub fn free_victims(&self, passes: Vec<Pass<'_>>, make_durable: MakeDurable<'_>) -> Result<()> {
         if passes.is_empty() {
             return Ok(());
         }
-        // Not only for the version: a batch that is under way says of what it replaces that it is garbage, before it is durable itself.
+        // Needed not only for the version: a batch under way counts the entries that it replaces as garbage before it is durable itself.
         self.make_stable(make_durable)?;
         passes.into_iter().try_for_each(|mut pass| pass.free())
     }
 
-    /// Whether there can be a recovery: not if all pools are anonymous memory.
+    /// Whether a recovery is possible: not if all pools are anonymous memory.
     pub fn outlives_the_process(&self) -> bool {
         let anonymous = |pool: &Pool| pool.path().is_none() && pool.medium().kind == MediumKind::Volatile;
         !self.pools.iter().all(|pool| anonymous(&pool.pool))
     }
 
-    /// Passes under way.
+    /// Number of passes under way.
     pub fn passes_in_progress(&self) -> u64 {
         self.passes.load(Ordering::Acquire)
     }
@@ -293,8 +303,11 @@ impl Log {
         Ok(())
     }
 
-    /// Marks dead all ancestors of the entries of a segment, but for those that entries of it lead to directly; returns how many. `through_marks`, after an interrupted pass: does not take a dead
-    /// entry for the end of a chain, and marks all those inside, too, for the segment will not be freed. The marks are durable after the next [`Log::barrier`].
+    /// Marks dead all ancestors of the entries of a segment, except those in the segment to which its entries link directly. Returns how
+    /// many.
+    ///
+    /// `through_marks` is for an interrupted pass. Then a dead entry does not count as the end of a chain, and the ancestors inside the
+    /// segment are marked, too, because the segment will not be freed. The marks are durable after the next [`Log::barrier`].
     pub fn bury_ancestors(&self, node: usize, index: u32, through_marks: bool) -> u64 {
         let mut walks: Vec<(Link, Child<'_>)> = Vec::new();
         self.visit_segment(node, index, |reference, version, keyspace, entry| {
@@ -309,7 +322,7 @@ impl Log {
         });
         let (mut marked, mut pin) = (0, epoch::pin());
         for (number, &(link, child)) in walks.iter().enumerate() {
-            // Another collector may free what is walked over; a link is looked up and followed under one pin.
+            // Another collector may free segments that a walk passes; a link is looked up and followed under one pin.
             if number % WALKS_PER_PIN == 0 {
                 drop(pin);
                 pin = epoch::pin();
@@ -323,8 +336,8 @@ impl Log {
         marked
     }
 
-    /// A chain may lead out of the victim and into it again. What it has there is marked, too: whoever else comes to a mark above it must not find anything alive behind it, and the
-    /// victim may be given up.
+    /// Marks the entries along a chain. A chain may lead out of the victim and into it again; its entries in the victim are marked, too.
+    /// Another walk that meets a mark above them must not leave anything alive behind it, and the victim may be given up.
     fn bury_chain(&self, first: Link, child: Child<'_>, through_marks: bool) -> u64 {
         let (mut next, mut child, mut marked) = (Some(first), child, 0);
         while let Some(link) = next {
@@ -347,7 +360,7 @@ impl Log {
         }
     }
 
-    /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of a segment in use; returns what was found.
+    /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of a segment in use. Returns the totals of the scan.
     pub fn visit_segment<'a>(&'a self, node: usize, index: u32, mut visit: impl FnMut(u64, u64, u32, &EntryView<'a>)) -> ScanTotals {
         let pool = &self.pools[node];
         self.look_at_unverified(node, index);
@@ -358,13 +371,13 @@ impl Log {
         })
     }
 
-    /// Completes the burials of a pass that a crash interrupted, during recovery; returns the number of marks. They are durable after the next
-    /// [`Log::barrier`]; only then [`Log::end_interrupted_pass`].
+    /// Completes the burials of a pass that a crash interrupted, during recovery. Returns the number of marks. They are durable after the
+    /// next [`Log::barrier`]; call [`Log::end_interrupted_pass`] only after that.
     pub fn complete_burials(&self, segment: &SegmentToScan) -> u64 {
         self.bury_ancestors(segment.node as usize, segment.index, true)
     }
 
-    /// Takes the flag of an interrupted pass back.
+    /// Clears the flag of an interrupted pass.
     pub fn end_interrupted_pass(&self, segment: &SegmentToScan) -> Result<()> {
         let pool = &self.pools[segment.node as usize];
         Ok(pool.pool.commit_descriptor(segment.index, &Descriptor { flags: 0, ..segment.descriptor })?)
@@ -391,12 +404,12 @@ impl Pass<'_> {
         self.node
     }
 
-    /// Whether it is certain that the victim holds nothing that is live, or that a snapshot shows.
+    /// Whether the victim certainly holds nothing that is live or that a snapshot shows.
     pub fn is_wholly_dead(&self) -> bool {
         self.victim().is_wholly_dead()
     }
 
-    /// The most that is to be moved: what counts as live, and tombstones that may not go. 0 if the victim holds neither.
+    /// The most bytes that must be moved: those that count as live, and tombstones that may not go. 0 if the victim holds neither.
     pub fn bytes_to_move(&self) -> u64 {
         self.victim().live_bytes() + self.log.kept_tombstone_bytes(self.victim())
     }
@@ -406,15 +419,15 @@ impl Pass<'_> {
         self.victim().tombstones.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a tombstone of the victim may go although nothing newer of its key is there.
+    /// Whether a tombstone of the victim may go although the index has nothing newer for its key.
     pub fn may_drop_tombstone(&self, version: u64) -> bool {
         self.victim().may_drop(version, self.log.tombstones_stay_after())
     }
 
-    /// Reads the victim before it is trusted, if nobody has since the store was opened.
+    /// Verifies the victim before its content is trusted, unless that was done since the store was opened.
     ///
     /// # Errors
-    /// [`crate::Error::Damaged`]: what is damaged would be taken for garbage.
+    /// [`crate::Error::Damaged`]: damaged entries would count as garbage.
     pub fn verify(&self) -> Result<()> {
         self.log.verify_segment(self.node, self.index)
     }
@@ -435,16 +448,16 @@ impl Pass<'_> {
         if torn { OnMedia::Recovered } else { OnMedia::Sealed }
     }
 
-    /// Marks dead the ancestors of the victim's entries, durably; returns how many.
+    /// Marks the ancestors of the victim's entries dead, durably. Returns how many.
     ///
-    /// Nothing if no pool outlives the process.
+    /// Does nothing if no pool outlives the process.
     pub fn bury(&self) -> Result<u64> {
         if !self.log.outlives_the_process() {
             return Ok(0);
         }
-        // What is damaged would be taken for garbage.
+        // Damaged entries would count as garbage.
         self.log.verify_segment(self.node, self.index)?;
-        // One at a time: a walk must not take another's mark for the end of a chain before that mark is durable.
+        // One at a time: a walk must not take another walk's mark for the end of a chain before that mark is durable.
         let _alone = self.log.burials.lock();
         let marked = self.log.bury_ancestors(self.node, self.index, false);
         if marked > 0 {
@@ -458,7 +471,7 @@ impl Pass<'_> {
         let segment = &pool.segments[index as usize];
         assert_eq!(segment.state(), SegmentState::Collecting, "a segment is freed by the one pass that has it");
         pool.pool.commit_descriptor(index, &pool.describe(index, OnMedia::Free))?;
-        // Before the state says so: from then on it is anybody's.
+        // Before the state is set: from then on the segment may belong to anyone.
         self.freed = true;
         segment.retire_stamp.store(NO_STAMP, Ordering::Relaxed);
         pool.retiring.fetch_add(1, Ordering::Relaxed);
@@ -470,7 +483,8 @@ impl Pass<'_> {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if !self.freed {
-            // As it was. First, for who waits for the passes to end goes by the states of the segments then.
+            // Restores the former state. Before the count, because a thread that waits for the passes to end relies on the segments'
+            // states after that.
             self.victim().change_state(SegmentState::Collecting, SegmentState::Sealed);
         }
         self.log.passes.fetch_sub(1, Ordering::AcqRel);

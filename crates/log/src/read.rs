@@ -1,7 +1,7 @@
-//! Reading entries by reference: one dependent media access per lookup, no lock.
+//! Reads entries by reference: one dependent media access per lookup, no lock.
 //!
-//! Callers hold an epoch pin from before they read the reference from an index until they have finished with what is returned here: a segment
-//! is reused only after every such pin has ended (L3).
+//! Callers hold an epoch pin from before they read the reference from an index until they have finished with the
+//! returned data: a segment is reused only after every such pin has ended (L3).
 
 use crate::address;
 use crate::entry::{BARE_HEAD_BYTES, EntryView, HEADER_BYTES, MAX_VALUE_BYTES, Op, ext, flag, word0};
@@ -16,13 +16,13 @@ const LEN_MASK: u64 = (flag::LEN as u64) << word0::FLAGS_SHIFT;
 const OTHERS_MASK: u64 = (!flag::OP_MASK as u64) << word0::FLAGS_SHIFT;
 const EXT_MASK: u64 = (flag::EXT as u64) << word0::FLAGS_SHIFT;
 
-/// Whether an entry that begins with this word is a put of an 8-byte key and value and nothing else.
+/// Whether an entry whose first word this is is a plain put: an 8-byte key and an 8-byte value, without extension.
 #[inline(always)]
 fn is_plain_put(first: u64) -> bool {
     is_plain_half((first >> HALF) as u32)
 }
 
-/// The same of the word's upper half, whose constants fit into instructions.
+/// As [`is_plain_put`], for the word's upper half, whose constants fit into instructions.
 #[inline(always)]
 fn is_plain_half(upper: u32) -> bool {
     upper & ((PLAIN_MASK | PUT_FLAG) >> HALF) as u32 == (PUT_FLAG >> HALF) as u32
@@ -31,17 +31,18 @@ fn is_plain_half(upper: u32) -> bool {
 /// Bits of half a word.
 const HALF: u32 = 32;
 
-/// The upper half of the word that lies eight times `index` behind `base`. Loaded by itself: of a shifted word the compiler makes a word again, compared with constants that take two instructions
-/// more.
+/// The upper half of the word at `base + 8 * index`. Loaded by itself: the compiler would turn a shifted word into a
+/// full word again and compare it with constants that take two more instructions.
 ///
 /// # Safety
-/// There is an `AtomicU64`, as aligned as it must be.
+/// There is an `AtomicU64` at that address, aligned as it must be.
 #[inline(always)]
 unsafe fn upper_half(base: *const u8, index: u64) -> u32 {
     #[cfg(target_arch = "x86_64")]
     {
         let half: u32;
-        // SAFETY: reads four bytes of the word that the caller vouches for. Where words are aligned, these have been written together with the rest of it.
+        // SAFETY: reads four bytes of the word that the caller vouches for. Because words are aligned, these bytes were
+        // written together with the rest of the word.
         unsafe {
             std::arch::asm!(
                 "mov {half:e}, dword ptr [{base} + 8 * {index} + 4]",
@@ -63,13 +64,14 @@ unsafe fn upper_half(base: *const u8, index: u64) -> u32 {
 const _: () = assert!(PLAIN_MASK as u32 | PUT_FLAG as u32 == 0);
 const _: () = assert!(PUT_FLAG != 0 && (Op::Delete as u64) << word0::FLAGS_SHIFT & PUT_FLAG == 0);
 
-/// Whether the entry behind a reference is as long as a plain pair.
+/// Whether the entry behind a reference has the size of a plain pair.
 #[inline(always)]
 pub fn is_pair(reference: u64) -> bool {
     address::tagged_size(reference) == Some(crate::entry::MIN_BYTES)
 }
 
-/// Whether both have the same bytes. Of 8 to 32, as most keys have, by two words each, which overlap: a call takes as long as all else that a get does with an entry.
+/// Whether both have the same bytes. Slices of 8 to 32 bytes, as most keys have, are compared by two overlapping words
+/// each, because a call would take as long as everything else that a get does with an entry.
 #[inline(always)]
 fn are_same(one: &[u8], other: &[u8]) -> bool {
     match one.len() {
@@ -80,7 +82,7 @@ fn are_same(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// Where an entry's key lies, from its start on, and behind it its value.
+/// The position of an entry's key, from the entry's start, with the value behind it.
 struct Layout {
     key_at: u64,
     key_bytes: u64,
@@ -88,13 +90,13 @@ struct Layout {
 }
 
 impl Layout {
-    /// Of an entry without a length word, which begins with `first`.
+    /// The layout of an entry without a length word, whose first word is `first`.
     #[inline(always)]
     fn without_lengths(key_at: u64, first: u64) -> Layout {
         Layout { key_at, key_bytes: 8, value_bytes: if first & PUT_FLAG != 0 { 8 } else { 0 } }
     }
 
-    /// As the length word says; `None` for a value that no entry has.
+    /// The layout that the length word gives; `None` for a value length that no entry has.
     #[inline(always)]
     fn of_lengths(key_at: u64, lengths: u64) -> Option<Layout> {
         let value_bytes = lengths >> 32;
@@ -103,14 +105,14 @@ impl Layout {
 }
 
 impl Log {
-    /// Where the entry behind `reference` starts, if it is one.
+    /// The address of the entry behind `reference`, if that is a reference.
     #[inline(always)]
     fn start_of(&self, reference: u64) -> *const u8 {
         let at = address::unpack(reference);
         self.bases[at.node as usize].0.wrapping_add(at.offset as usize)
     }
 
-    /// Where the entry behind `reference` starts, for who reads it now: reads are counted here.
+    /// The address of the entry behind `reference`, for a caller that reads it now: this counts the read.
     #[inline(always)]
     fn address_of(&self, reference: u64) -> *const u8 {
         let at = address::unpack(reference);
@@ -127,8 +129,10 @@ impl Log {
         hither_sync::prefetch_read(self.start_of(reference));
     }
 
-    /// Hints that what lies behind the entry's first line will be read too: where its value begins is known only once that line has come, so without this the misses
-    /// of a longer entry follow each other. Eight lines more at most: of scans of 400 and 1,000 bytes that was a tenth faster than four, and sixteen were slower for 4,000 bytes.
+    /// Hints that the entry will be read beyond its first line. The position of its value is known only once that line
+    /// has been loaded, so without this hint the misses of a longer entry come one after the other. Prefetches at most
+    /// eight lines: for scans of 400 and 1,000 bytes that was a tenth faster than four lines, and sixteen were slower
+    /// for 4,000 bytes.
     #[inline(always)]
     pub fn prefetch_rest(&self, reference: u64) {
         match address::tagged_size(reference) {
@@ -151,11 +155,11 @@ impl Log {
         const LINES: u64 = 8;
         let entry = self.start_of(reference);
         let size = address::tagged_size(reference).unwrap_or(0).min(LINES * 64);
-        // Up to a line beyond the entry: without that one, scans of 100 bytes were 13 % slower.
+        // Up to a line beyond the entry: without that line, scans of 100 bytes were 13 % slower.
         (64..size + 63).step_by(64).for_each(|distance| hither_sync::prefetch_read(entry.wrapping_add(distance as usize)));
     }
 
-    /// As [`Log::prefetch`], up to the key of a batch's member: it may lie in the next line.
+    /// As [`Log::prefetch`], up to the key of a batch member, which may be in the next line.
     #[inline(always)]
     pub fn prefetch_key(&self, reference: u64) {
         let entry = self.start_of(reference);
@@ -167,7 +171,8 @@ impl Log {
     #[inline(always)]
     fn words<const N: usize>(&self, reference: u64) -> [u64; N] {
         const { assert!(N * 8 <= crate::entry::MIN_BYTES as usize) };
-        // SAFETY: references come from the index or from replay, so they point to an entry of at least MIN_BYTES inside the mapping, 8-byte aligned.
+        // SAFETY: references come from the index or from replay, so they point to an entry of at least MIN_BYTES inside
+        // the mapping, 8-byte aligned.
         let words = unsafe { &*self.address_of(reference).cast::<[AtomicU64; N]>() };
         std::array::from_fn(|i| words[i].load(Relaxed))
     }
@@ -185,29 +190,32 @@ impl Log {
         is_plain_put(first).then_some((key, value))
     }
 
-    /// Of an 8-byte key's put without expiry, if the entry is that: the value, as its bytes lie in memory, if the entry is a plain pair, which [`is_pair`]
-    /// tells of its reference, else the value's place, for [`Log::value_at`].
-    /// Nothing of a word without size tag, which need be no reference.
-    /// Short for a plain pair, so that it needs few registers: see the index's `peek`.
+    /// The value of a put with this 8-byte key and without expiry; `None` for any other entry. If the entry is a plain
+    /// pair, which [`is_pair`] decides by the reference, returns the value as its bytes lie in memory; otherwise the
+    /// value's place, for [`Log::value_at`].
+    ///
+    /// Returns `None` for a word without a size tag, which need not be a reference. Short for a plain pair, so that it
+    /// needs few registers: see the index's `peek`.
     #[inline(always)]
     pub fn short_value_of(&self, reference: u64, key: u64) -> Option<u64> {
         let node = address::node_if_of_size(reference, crate::entry::MIN_BYTES);
         let Some(base) = self.pair_bases.get(node) else { return self.short_place_of(reference, key) };
-        // What was taken off the base makes up for the bits above the offset: they need no mask.
+        // The bits above the offset were subtracted from the base, so the reference needs no mask.
         let entry = base.0.wrapping_add((reference as usize).wrapping_mul(8));
-        // SAFETY: as in `words`. A collector may mark the entry dead meanwhile, of which the bits asked for here know nothing.
+        // SAFETY: as in `words`. A collector may mark the entry dead meanwhile, which does not affect the bits tested
+        // here.
         let words = unsafe { &*entry.cast::<[AtomicU64; 4]>() };
         // SAFETY: as above.
         (is_plain_half(unsafe { upper_half(base.0, reference) }) && words[2].load(Relaxed) == key).then(|| words[3].load(Relaxed))
     }
 
-    /// As [`Log::short_value_of`], of an entry that is longer than a pair.
+    /// As [`Log::short_value_of`], for an entry longer than a pair.
     #[inline(always)]
     fn short_place_of(&self, reference: u64, key: u64) -> Option<u64> {
         address::tagged_size(reference)?;
-        // What reads the words here is not counted where reads are: who asked us asks again there.
+        // These loads are not metered: a caller that gets a place reads the entry again where reads are counted.
         let first = self.word(reference, 0);
-        // Not by `layout`: of all that is longer than a pair, this is to be the quickest.
+        // Not by `layout`: among entries longer than a pair, this case is to be the fastest.
         if first & (OTHERS_MASK | PUT_FLAG) == LEN_MASK | PUT_FLAG {
             let lengths = self.word(reference, HEADER_BYTES);
             let is_keys = lengths as u32 == 8 && self.word(reference, BARE_HEAD_BYTES) == key;
@@ -218,31 +226,33 @@ impl Log {
         is_keys.then(|| layout.value_bytes << 32 | (layout.key_at + 8))
     }
 
-    /// The value at the place that [`Log::short_value_of`] has told of the entry.
+    /// The value at the place that [`Log::short_value_of`] has returned for the entry.
     #[inline(always)]
     pub fn value_at(&self, reference: u64, place: u64) -> Option<&[u8]> {
         self.bytes_of(reference, place & 0xffff_ffff, place >> 32)
     }
 
-    /// The word that many bytes behind an entry's start: of its first four, or one that lies inside the mapping for another reason.
+    /// The word `at` bytes behind an entry's start: one of its first four, or one that the caller knows to lie inside
+    /// the mapping.
     #[inline(always)]
     fn word(&self, reference: u64, at: u64) -> u64 {
-        // SAFETY: as in `words`, and as the caller knows.
+        // SAFETY: as in `words`, or as the caller knows.
         unsafe { &*self.start_of(reference).wrapping_add(at as usize).cast::<AtomicU64>() }.load(Relaxed)
     }
 
-    /// Where key and value of an entry with an extension lie, like a batch's member; `first` is its first word. `None` if there is none, if it has an expiry, is
-    /// marked dead, or damaged in a way that shows here. [`EntryView::parse`] is the reference.
+    /// The layout of an entry with an extension, such as a batch member; `first` is its first word. `None` if there is
+    /// no extension, or if the entry has an expiry, is marked dead, or is damaged in a way that shows here.
+    /// [`EntryView::parse`] is the reference.
     #[inline(always)]
     fn extended(&self, reference: u64, first: u64) -> Option<Layout> {
         const READ: u8 = ext::KNOWN & !ext::EXPIRY;
-        // The words until the key's first, with all fields that are read.
+        // Bytes before the key, with all fields that are read.
         const LONGEST: u64 = HEADER_BYTES + 8 * (1 + READ.count_ones() as u64 + 2);
         if first & OTHERS_MASK & !LEN_MASK != EXT_MASK {
             return None;
         }
         let fields = self.word(reference, HEADER_BYTES) as u8;
-        // Most: the member of a batch that would be a pair outside it.
+        // The most frequent case: a batch member that would be a pair outside the batch.
         if fields == 0 && first & LEN_MASK == 0 {
             return Some(Layout::without_lengths(HEADER_BYTES + 8, first));
         }
@@ -257,7 +267,7 @@ impl Log {
         Layout::of_lengths(end + 8, self.word(reference, end))
     }
 
-    /// As [`Log::extended`], of an entry without extension as well, if it has a length word.
+    /// As [`Log::extended`], also for an entry without an extension, if it has a length word.
     #[inline(always)]
     fn layout(&self, reference: u64, first: u64) -> Option<Layout> {
         if first & OTHERS_MASK != LEN_MASK {
@@ -266,7 +276,8 @@ impl Log {
         Layout::of_lengths(BARE_HEAD_BYTES, self.word(reference, HEADER_BYTES))
     }
 
-    /// The bytes from `from` on of an entry, `None` if they are not inside the pool, as only those of a damaged entry may be.
+    /// `bytes` bytes of an entry from offset `from` on; `None` if they are not inside the pool, which happens only for
+    /// a damaged entry.
     #[inline(always)]
     fn bytes_of(&self, reference: u64, from: u64, bytes: u64) -> Option<&[u8]> {
         let at = address::unpack(reference);
@@ -274,12 +285,12 @@ impl Log {
             return None;
         }
         let start = self.start_of(reference).wrapping_add(from as usize);
-        // SAFETY: inside the mapping, as was just seen; bytes of an entry that an index refers to never change.
+        // SAFETY: inside the mapping, as was just checked; bytes of an entry to which an index refers never change.
         Some(unsafe { std::slice::from_raw_parts(start, bytes as usize) })
     }
 
-    /// The value of a put that has a length word or an extension, and no expiry; `None` for any other layout, and where reads are counted. [`Log::entry`] is the
-    /// reference.
+    /// The value of a put that has a length word or an extension, and no expiry; `None` for any other layout, and where
+    /// reads are counted. [`Log::entry`] is the reference.
     #[inline(always)]
     pub fn lasting_value(&self, reference: u64) -> Option<&[u8]> {
         self.lasting_pair(reference).map(|(_, value)| value)
@@ -288,7 +299,7 @@ impl Log {
     /// As [`Log::lasting_value`], with the key.
     #[inline(always)]
     fn lasting_pair(&self, reference: u64) -> Option<(&[u8], &[u8])> {
-        // Asked first: what is looked at twice would be counted twice.
+        // Tested first: an entry that is looked at twice would be counted twice.
         if self.metered {
             return None;
         }
@@ -300,7 +311,8 @@ impl Log {
         self.bytes_of(reference, key_at, key_bytes + value_bytes)?.split_at_checked(key_bytes as usize)
     }
 
-    /// The value of an entry as [`Log::lasting_value`] takes, if its key is this one. Nothing of a word without size tag, which need be no reference.
+    /// The value of an entry of the kind that [`Log::lasting_value`] takes, if it has this key. `None` for a word
+    /// without a size tag, which need not be a reference.
     #[inline(always)]
     pub fn value_of_key(&self, reference: u64, key: &[u8]) -> Option<&[u8]> {
         address::tagged_size(reference)?;
@@ -309,7 +321,8 @@ impl Log {
         are_same(found, key).then_some(value)
     }
 
-    /// Whether this key is that of an entry as [`Log::lasting_value`] takes, or of a delete like it; `None` for any other layout, and where reads are counted.
+    /// Whether an entry of the kind that [`Log::lasting_value`] takes, or a delete like it, has this key; `None` for
+    /// any other layout, and where reads are counted.
     #[inline(always)]
     fn is_lasting_key(&self, reference: u64, key: &[u8]) -> Option<bool> {
         if self.metered {
@@ -326,7 +339,7 @@ impl Log {
         Some(self.bytes_of(reference, layout.key_at, key.len() as u64) == Some(key))
     }
 
-    /// Whether the entry has this key and does not expire, as far as few instructions tell.
+    /// Whether the entry has this key and does not expire, as far as few instructions can decide.
     #[inline(always)]
     pub fn surely_has_key(&self, reference: u64, key: &[u8]) -> bool {
         if let Ok(word) = <[u8; 8]>::try_from(key) {
@@ -335,7 +348,7 @@ impl Log {
         self.is_lasting_key(reference, key) == Some(true)
     }
 
-    /// As [`Log::surely_has_key`], of a key of 8 bytes as they lie in memory.
+    /// As [`Log::surely_has_key`], for a key of 8 bytes as they lie in memory.
     #[inline(always)]
     pub fn surely_has_word(&self, reference: u64, key: u64) -> bool {
         self.has_plain_key(reference, key) || self.has_lasting_word(reference, key)
@@ -354,7 +367,8 @@ impl Log {
         (first & PLAIN_MASK == 0).then(|| key.to_le_bytes())
     }
 
-    /// Whether the entry is one as [`Log::plain_key`] takes, with this key, given as its bytes lie in memory.
+    /// Whether the entry is of the kind that [`Log::plain_key`] takes and has this key, given as its bytes lie in
+    /// memory.
     #[inline(always)]
     fn has_plain_key(&self, reference: u64, key: u64) -> bool {
         let [first, _, found] = self.words(reference);
@@ -367,7 +381,8 @@ impl Log {
         let [first] = self.words(reference);
         if first & PLAIN_MASK == 0 {
             let at = self.address_of(reference);
-            // SAFETY: a plain entry has its 8-byte key at 16 and its 8-byte value at 24, inside the mapping; neither ever changes.
+            // SAFETY: a plain entry has its 8-byte key at 16 and its 8-byte value at 24, inside the mapping; neither
+            // ever changes.
             return unsafe { (std::slice::from_raw_parts(at.add(16), 8), std::slice::from_raw_parts(at.add(24), 8), 0) };
         }
         if let Some((key, value)) = self.lasting_pair(reference) {
@@ -385,7 +400,7 @@ impl Log {
             if first & PLAIN_MASK == 0 {
                 return word == u64::from_le_bytes(key);
             }
-            // The member of a batch, the only other entry that is asked so often. Dead or not: its key is still its key.
+            // A batch member is the only other entry that is queried this often. Dead or not, its key is still its key.
             if first & PLAIN_MASK == EXT_MASK && word as u8 == 0 {
                 let [_, _, _, word] = self.words(reference);
                 return word == u64::from_le_bytes(key);
@@ -397,14 +412,14 @@ impl Log {
         }
     }
 
-    /// The entry's expiry, 0 if it has none: the header and the extension word tell.
+    /// The entry's expiry, 0 if it has none: header and extension word decide.
     #[inline(always)]
     pub fn expiry_of(&self, reference: u64) -> u64 {
         let [first, _, extension] = self.words(reference);
         if first & EXT_MASK == 0 || extension as u8 & ext::EXPIRY == 0 {
             return 0;
         }
-        // What has no shape does not expire.
+        // An entry without a valid shape does not expire.
         self.readable_entry(reference).map_or(0, |entry| entry.expiry_ms())
     }
 
@@ -419,7 +434,8 @@ impl Log {
         self.readable_entry(reference).map_or(&[], |entry| entry.key)
     }
 
-    /// The entry behind `reference`; `None` if it is damaged so that it has no shape, which only an unverified one can be.
+    /// The entry behind `reference`; `None` if damage has left it without a valid shape, which is possible only for an
+    /// unverified entry.
     #[inline]
     pub fn readable_entry(&self, reference: u64) -> Option<EntryView<'_>> {
         let at = address::unpack(reference);
@@ -434,8 +450,9 @@ impl Log {
         self.readable_entry(reference).expect("a reference of the index leads to an entry (invariant L3)")
     }
 
-    /// Generation of the segment behind `reference`: with the reference it names one entry for all time, for a segment gets a new one, drawn at
-    /// random, whenever it is opened again. DRAM only. Stable while the pin lives under which the reference was read from an index.
+    /// Generation of the segment behind `reference`. Together with the reference it identifies one entry for ever,
+    /// because a segment gets a new, random generation whenever it is opened again. Reads only DRAM. Stable while the
+    /// pin lives under which the reference was read from an index.
     #[inline(always)]
     pub fn generation_of(&self, reference: u64) -> u64 {
         let at = address::unpack(reference);
@@ -443,7 +460,7 @@ impl Log {
         pool.segments[pool.segment_index(at.offset)].generation.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// The entry behind `reference` if its checksum is right and its key is `key`: for references of doubtful age.
+    /// The entry behind `reference` if its checksum is right: for references of doubtful age.
     pub fn verified_entry(&self, reference: u64) -> Option<EntryView<'_>> {
         let at = address::unpack(reference);
         let pool = &self.pools[at.node as usize];

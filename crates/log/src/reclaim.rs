@@ -1,8 +1,9 @@
-//! Sealing of full segments, and reuse of freed ones.
+//! Seals full segments and reuses freed ones.
 //!
-//! A full segment whose chunks are all back is sealed: its descriptor says how many entries and bytes it holds. A collector then empties it
-//! (the `pass` module) and frees its descriptor. It may be opened again when every reader that could hold a reference into it has left (an epoch has
-//! passed) and no value guard pins it; it is zeroed here, ahead of that, so that no writer waits for it.
+//! A full segment whose chunks are all back is sealed: its descriptor records how many entries and bytes it holds. A
+//! collector then empties it (the `pass` module) and frees its descriptor. It may be opened again when every reader
+//! that could hold a reference into it has left (an epoch has passed) and no value guard pins it. It is zeroed here,
+//! ahead of that, so that no writer waits for it.
 
 use crate::error::Result;
 use crate::log::Log;
@@ -14,43 +15,44 @@ use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Which chunks of segments that are no longer filled are taken back from the writers' slots. A chunk's rest is lost then: a gap, until the segment is collected.
+/// Which chunks of segments that are no longer filled are taken back from the writers' slots. The rest of such a chunk
+/// becomes a gap until the segment is collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeBack {
     /// None.
     None,
-    /// Those into which nothing was written since they were looked at last: a busy writer fills its chunk soon.
+    /// Chunks to which nothing was written since the last look: a busy writer fills its chunk soon.
     Idle,
     /// All.
     All,
 }
 
-/// Whether readers are waited for that may be looking at what was freed.
+/// Whether to wait for readers that may still read freed segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// No.
     No,
-    /// However long that takes: as long as the closures of reads run.
+    /// However long it takes, which is as long as the closures of reads run.
     Yes,
-    /// Until then.
+    /// Until this instant.
     Until(Instant),
 }
 
 impl Wait {
-    /// Until `end`, if there is one.
+    /// Waits until `end`, if there is one, otherwise without limit.
     pub fn up_to(end: Option<Instant>) -> Wait {
         end.map_or(Wait::Yes, Wait::Until)
     }
 }
 
-/// In place of the stamp of a freed segment that has none yet.
+/// Placeholder for the stamp of a freed segment that has none yet.
 pub(crate) const NO_STAMP: u64 = u64::MAX;
 
-/// Makes everything up to a version durable; supplied by the layer that knows about group commit.
+/// Makes everything up to a version durable; supplied by the layer that implements group commit.
 pub type MakeDurable<'a> = &'a dyn Fn(u64) -> Result<()>;
 
 impl Log {
-    /// Whether a segment was opened since this was last asked.
+    /// Whether a segment was opened since the last call.
     pub fn take_pressure(&self) -> bool {
         self.pressure.swap(false, Ordering::Relaxed)
     }
@@ -60,16 +62,17 @@ impl Log {
         self.pools.iter().any(|pool| pool.retiring.load(Ordering::Relaxed) > 0)
     }
 
-    /// Whether some freed segment waits for its readers, and not only for guards of values, as far as is known.
+    /// Whether some freed segment waits for readers, and not only for value guards, as far as is known.
     pub fn awaits_readers(&self) -> bool {
         self.pools.iter().any(|pool| pool.awaiting_readers() > 0)
     }
 
-    /// Seals full segments, as far as no writer holds a chunk of them that is not taken back.
+    /// Seals full segments, except those of which a writer holds a chunk that is not taken back.
     pub fn seal(&self, make_durable: MakeDurable<'_>, chunks: TakeBack) -> Result<()> {
         let _one_at_a_time = self.reclaim.lock();
         if chunks == TakeBack::All {
-            // Nothing else is left: full ones count too that nobody asked for more.
+            // The caller has no other source of space: segments without room are sealed too, even if no entry has
+            // failed to fit there.
             for pool in &self.pools {
                 pool.close_full();
                 pool.give_back_closed_rests();
@@ -82,13 +85,14 @@ impl Log {
         self.seal_full(make_durable)
     }
 
-    /// Gives freed segments whose readers have left to the writers; returns how many. Blocks for readers as `wait` says, and not inside an epoch pin.
+    /// Hands freed segments whose readers have left on to the writers. Returns how many. Waits for readers as `wait`
+    /// says, but never inside an epoch pin.
     pub fn reuse_freed(&self, wait: Wait) -> Result<usize> {
         if !self.has_retiring() {
             return Ok(0);
         }
         let reused = {
-            // Whoever is at it may zero segment after segment: that is left to them.
+            // The thread that holds the lock may zero segment after segment: the rest is left to it.
             let Some(_one_at_a_time) = self.lock_reuse(wait) else { return Ok(0) };
             self.stamp_retired();
             self.free_ready(wait)?
@@ -112,20 +116,22 @@ impl Log {
         }
     }
 
-    /// Waits until all writer sections under way have ended, and makes what they wrote durable; returns the version up to which that is so.
+    /// Waits until all writer sections under way have ended and makes their writes durable. Returns the version up to
+    /// which everything is durable.
     pub(crate) fn make_stable(&self, make_durable: MakeDurable<'_>) -> Result<u64> {
         let stable = self.clock.stable();
-        // Where nothing lags a section ends with what it wrote durable.
+        // If nothing lags, the writes of a section are durable when it ends.
         if self.may_lag() {
             make_durable(stable)?;
         }
         Ok(stable)
     }
 
-    /// Gathers from all slots what was written into chunks, and what is garbage; also takes back chunks. Waits for writer sections under way.
+    /// Gathers from all slots the tallies of chunks and the counts of garbage; also takes back chunks. Waits for writer
+    /// sections under way.
     pub(crate) fn fold_slots(&self, chunks: TakeBack) {
         self.with_slots(|number, slot| {
-            // Slots lie node by node; a slot's chunks are of its node's pool.
+            // Slots are ordered by node; a slot's chunks are of its node's pool.
             let pool = &self.pools[number / self.slots_per_node];
             for chunk in &mut slot.chunks {
                 Self::fold_chunk(pool, chunk, chunks);
@@ -154,7 +160,8 @@ impl Log {
         }
     }
 
-    /// Closed segments whose chunks are back get a descriptor that says how many entries and bytes they hold.
+    /// Writes the descriptors of closed segments whose chunks are back: they record how many entries and bytes the
+    /// segments hold.
     pub(crate) fn seal_full(&self, make_durable: MakeDurable<'_>) -> Result<()> {
         let full = self.select(|segment| segment.state() == SegmentState::Closed && segment.open_chunks.load(Ordering::Acquire) == 0);
         if full.is_empty() {
@@ -172,12 +179,13 @@ impl Log {
         Ok(())
     }
 
-    /// Notes for freed segments that nobody can come upon them from now on. One stamp for all, since it is a barrier on every processor.
+    /// Stamps freed segments to which no reference can be obtained from now on. One stamp for all, because a stamp is a
+    /// barrier on every processor.
     fn stamp_retired(&self) {
         let is_new =
             |segment: &Segment| segment.state() == SegmentState::Retiring && segment.retire_stamp.load(Ordering::Relaxed) == NO_STAMP;
         let new = self.select(is_new);
-        // Drawn after they were retired.
+        // Drawn after the segments were retired.
         let stamp = if new.is_empty() { return } else { epoch::stamp() };
         for (node, index) in new {
             self.pools[node].segments[index as usize].retire_stamp.store(stamp, Ordering::Relaxed);
@@ -195,14 +203,15 @@ impl Log {
         });
         self.pools.iter().zip(pinned).for_each(|(pool, pinned)| pool.pinned.store(pinned, Ordering::Relaxed));
         if !ready.is_empty() {
-            // Whoever superseded an entry there has left, but what it counted may not be folded yet (C2).
+            // Every thread that superseded an entry there has left, but its counts may not be folded yet (C2).
             self.fold_dead();
         }
         self.free_each(&ready, wait)
     }
 
-    /// Zeroes segments and hands them on; how many: one at least, for who waits until a certain time. What cannot be zeroed stays as it is and holds up no other: the next call meets it again. Its error is returned if nothing else was to be had, or if
-    /// it is the end of all writing.
+    /// Zeros segments and hands them on. Returns how many: at least one, also if `wait` ends before. A segment that
+    /// cannot be zeroed stays as it is and holds up no other; the next call meets it again. Its error is returned if no
+    /// other segment was handed on, or if it ends all writing.
     fn free_each(&self, ready: &[(usize, u32)], wait: Wait) -> Result<usize> {
         let (mut count, mut failed) = (0, None);
         for &(node, index) in ready {
@@ -210,7 +219,7 @@ impl Log {
                 break;
             }
             let pool = &self.pools[node];
-            // It may be freed unread: nothing in it is needed.
+            // The segment may be freed without having been verified: nothing in it is needed.
             self.forget_unverified(&pool.segments[index as usize]);
             match pool.free_run(index) {
                 Ok(()) => {
@@ -227,7 +236,7 @@ impl Log {
         }
     }
 
-    /// Whether every reader has left that could have seen a segment with this stamp.
+    /// Whether every reader that could have seen a segment with this stamp has left.
     fn has_left(stamp: u64) -> bool {
         stamp != NO_STAMP && epoch::has_passed(stamp)
     }
@@ -246,12 +255,12 @@ impl Log {
 }
 
 impl Log {
-    /// At a clean close: writes into the descriptors of half-filled segments how much they hold, so that the next open notices a loss. Call
-    /// when everything is durable and no writer is active.
+    /// Writes into the descriptors of half-filled segments how much they hold, at a clean close, so that the next open
+    /// notices a loss. Call when everything is durable and no writer is active.
     pub fn record_totals(&self) -> Result<()> {
         let _one_at_a_time = self.reclaim.lock();
         self.fold_slots(TakeBack::All);
-        // Also full ones that nobody sealed yet: their descriptors may hold the totals of an earlier close.
+        // Also full segments that are not sealed yet: their descriptors may hold the totals of an earlier close.
         for (node, index) in self.select(|segment| matches!(segment.state(), SegmentState::Open | SegmentState::Closed)) {
             let pool = &self.pools[node];
             let torn = pool.segments[index as usize].torn.load(Ordering::Relaxed);
@@ -279,7 +288,7 @@ impl NodePool {
         }
     }
 
-    /// Freed segments that wait for their readers: free soon, unlike those that guards of values pin.
+    /// Freed segments that wait for their readers. They will be free soon, unlike those that value guards pin.
     pub(crate) fn awaiting_readers(&self) -> u64 {
         self.retiring.load(Ordering::Relaxed).saturating_sub(self.pinned.load(Ordering::Relaxed))
     }
@@ -302,7 +311,8 @@ mod tests {
     use hither_pmem::CreateOptions;
     use std::time::Duration;
 
-    /// Regression: a write without space waited for another thread to zero all that it handed on, however little patience it had.
+    /// Regression: a write without space waited until another thread had zeroed everything that it handed on, however
+    /// short the write's time limit was.
     #[test]
     fn who_has_no_time_leaves_the_handing_on_to_whoever_is_at_it() {
         let log = Log::for_tests(&CreateOptions::new(1 << 20));
@@ -310,7 +320,7 @@ mod tests {
         let other = log.reuse.lock();
         std::thread::scope(|scope| {
             let asks = scope.spawn(|| log.reuse_freed(Wait::Until(Instant::now())));
-            // A minute is for ever.
+            // A minute counts as for ever.
             let is_over = (0..6000).any(|_| {
                 std::thread::sleep(Duration::from_millis(10));
                 asks.is_finished()

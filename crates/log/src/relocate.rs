@@ -1,11 +1,15 @@
-//! Moving entries: appending copies to a node's segments of moved entries.
+//! Moves entries: appends copies to a node's segments of moved entries.
 //!
-//! A copy keeps its source's expiry, has neither batch tag nor shortcut, and links to its source: so both are on the key's chain for as
-//! long as the source's segment is in use. It keeps its source's version, too, or, if it has a value, gets the base of its segment if that is higher and nothing can tell the two apart
-//! (`docs/adr/0024`): a version below the base would have to be written out. Not thread-safe: each collector has a relocator of its own, with a chunk of its own.
+//! A copy keeps its source's expiry, has neither batch tag nor shortcut, and links to its source. So both are on the
+//! key's chain for as long as the source's segment is in use.
 //!
-//! Copies are gathered in DRAM and written around the caches when a batch is complete (Pacman, section 3.3): nobody may read a copy before
-//! [`Relocator::persist`], and then one fence covers them all.
+//! It keeps its source's version, too. A copy with a value gets the base of its segment instead if that is higher and
+//! nothing can tell the two versions apart (`docs/adr/0024`): a version below the base would have to be written out.
+//!
+//! Not thread-safe: each collector has a relocator of its own, with a chunk of its own.
+//!
+//! Copies are gathered in DRAM and written around the caches when a batch is complete (Pacman, section 3.3). Nobody may
+//! read a copy before [`Relocator::persist`]; one fence then covers all of them.
 
 use crate::address;
 use crate::chain::LinkRange;
@@ -16,37 +20,37 @@ use crate::node::NodePool;
 use crate::segment::Chunk;
 use std::sync::atomic::Ordering;
 
-/// Room for copies that are gathered, to begin with.
+/// Initial capacity of the buffer for gathered copies.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// Bytes that can be moved to.
+/// The bytes to which entries can be moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveRoom {
-    /// In whole segments.
+    /// Bytes in whole segments.
     pub fresh: u64,
-    /// In the segment that moved entries go to now. An entry that does not fit there leaves a gap.
+    /// Bytes in the segment to which moved entries go now. An entry that does not fit there leaves a gap.
     pub rest: u64,
 }
 
 impl MoveRoom {
-    /// The most that surely fits.
+    /// The most bytes that certainly fit.
     pub fn most(self) -> u64 {
         self.fresh.max(self.rest)
     }
 }
 
-/// The segment that entries are moved from.
+/// The segment from which entries are moved.
 #[derive(Clone, Copy)]
 pub struct SourceSegment<'a> {
-    /// Its content, and where that begins in the pool.
+    /// Its content, and the offset in the pool at which that begins.
     pub(crate) bytes: &'a [u8],
     pub(crate) start: u64,
     pub(crate) base_version: u64,
-    /// Of the entries that name no other.
+    /// Keyspace of the entries that name no other.
     pub(crate) keyspace: u32,
-    /// [`Log::generation_tag`] of each reference into it.
+    /// [`Log::generation_tag`] of every reference into it.
     pub(crate) generation_tag: u8,
-    /// Whether its entries are copies themselves.
+    /// Whether its entries are themselves copies.
     pub(crate) is_cold: bool,
 }
 
@@ -65,25 +69,28 @@ pub struct Relocator<'a> {
     log: &'a Log,
     pool: &'a NodePool,
     chunk: Chunk,
-    /// Copies that are not written yet; they lie one behind the other, from `start` in the pool on.
+    /// Copies that are not written yet; they are contiguous, from offset `start` in the pool on.
     buffer: Vec<u8>,
     start: u64,
-    /// See [`Log::may_raise_versions`]. As it was before anything was found to be live: what was drawn since may be the version of a write that was not installed then.
+    /// The value of [`Log::may_raise_versions`] before anything was found to be live: a version drawn since then may be
+    /// that of a write that was not installed at that time.
     settled: u64,
-    /// Copies in the chunk get this version at least.
+    /// Copies in the chunk get at least this version.
     least: u64,
-    /// Links that lead nowhere, and will not as long as the chunk is the same: none of them can come to lead into its segment.
+    /// Links that lead nowhere, and will lead nowhere while the chunk stays the same: none of them can come to lead
+    /// into the chunk's segment.
     gone: LinkRange,
 }
 
 impl Log {
-    /// Where a collector can move entries to on `node`: free segments and those that can be made, and what is left of the one that moved entries go to now.
+    /// The room on `node` to which a collector can move entries: free segments and those that can be added, and the
+    /// rest of the segment to which moved entries go now.
     pub fn room_to_move(&self, node: usize) -> MoveRoom {
         let pool = &self.pools[node];
         MoveRoom { fresh: pool.within_reach() * pool.segment_bytes(), rest: pool.cold_rest(self) }
     }
 
-    /// A relocator for `node`. What it copies is found to be live after this.
+    /// A relocator for `node`. The caller must find the entries that it copies to be live after this call.
     pub fn relocator(&self, node: usize) -> Relocator<'_> {
         Relocator {
             log: self,
@@ -97,29 +104,31 @@ impl Log {
         }
     }
 
-    /// Whether a segment with this base has place for every version given out so far, but those below it.
+    /// Whether every version given out so far, except those below the base, fits into a segment with this base.
     pub(crate) fn reaches_up_to_now(&self, base_version: u64) -> bool {
         self.clock.upper_bound() <= base_version + u64::from(u32::MAX)
     }
 
-    /// What was last said by [`Log::may_raise_versions`].
+    /// The last version passed to [`Log::may_raise_versions`].
     pub fn settled_for_copies(&self) -> u64 {
         self.settled_for_copies.load(Ordering::Acquire)
     }
 
-    /// For relocators made from now on: what has a version up to `settled`, and is found to be live then, may be copied with any other version up to it. No write with such a version is to
-    /// come, and every snapshot shows all of them (`docs/adr/0024`).
+    /// Applies to relocators created from now on: an entry with a version up to `settled` that is found to be live then
+    /// may be copied with any other version up to `settled`. The caller guarantees that no write with such a version is
+    /// to come and that every snapshot shows all of them (`docs/adr/0024`).
     pub fn may_raise_versions(&self, settled: u64) {
         self.settled_for_copies.fetch_max(settled, Ordering::Release);
     }
 }
 
 impl Relocator<'_> {
-    /// Appends a copy of `entry`, which is at `source` and has this version and keyspace; returns its reference. `born_dead`: only readers who hold
-    /// the reference will ever see it, and it has no link. Written and durable after [`Relocator::persist`] (and, on files, a sync).
+    /// Appends a copy of `entry`, which is at `source` and has this version and keyspace. Returns its reference. With
+    /// `born_dead`, only readers that hold the reference will ever see the copy, and it has no link. The copy is
+    /// written and durable after [`Relocator::persist`] (and, on files, a sync).
     ///
     /// # Errors
-    /// If no segment can be had; the copies before it stand.
+    /// If no segment is available; earlier copies stay valid.
     #[inline]
     pub fn append(&mut self, source: u64, entry: &EntryView<'_>, version: u64, keyspace: u32, born_dead: bool) -> Result<u64> {
         if !born_dead && let Some(copy) = self.append_pair(source, entry, version, keyspace) {
@@ -128,7 +137,8 @@ impl Relocator<'_> {
         self.append_any(source, entry, version, keyspace, born_dead)
     }
 
-    /// As [`Relocator::append`] for the entry at `source`, which was verified and has a value. It is read again, from the caches mostly. Returns its size, too.
+    /// As [`Relocator::append`], for the entry at `source`, which was verified and has a value. Reads the entry again,
+    /// mostly from the caches. Also returns its size.
     ///
     /// # Errors
     /// As [`Relocator::append`].
@@ -138,7 +148,7 @@ impl Relocator<'_> {
         Ok((self.append(source, &entry, version, keyspace, false)?, entry.size))
     }
 
-    /// As [`Relocator::append_again`] for what was read as a pair of this victim's.
+    /// As [`Relocator::append_again`], for an entry that was read as a pair of this victim.
     ///
     /// # Errors
     /// As [`Relocator::append`].
@@ -159,7 +169,7 @@ impl Relocator<'_> {
         Ok((copy, entry.size))
     }
 
-    /// Appends a pair of eight bytes each in few instructions, if it is one and there is room in the chunk.
+    /// Appends a pair of eight bytes each in few instructions, if the entry is one and the chunk has room.
     #[inline(always)]
     fn append_pair(&mut self, source: u64, entry: &EntryView<'_>, version: u64, keyspace: u32) -> Option<u64> {
         let (key, value) = (entry.key.try_into().ok()?, entry.value.try_into().ok()?);
@@ -171,14 +181,14 @@ impl Relocator<'_> {
         self.append_words(source, (self.log.generation_tag(source), self.log.is_copy(source)), pair, version, keyspace)
     }
 
-    /// `of_source`: the generation tag of its segment, and whether it is a copy.
+    /// `of_source`: the generation tag of the source's segment, and whether the source is a copy.
     #[inline(always)]
     fn append_words(&mut self, source: u64, of_source: (u8, bool), pair: LivePair, version: u64, keyspace: u32) -> Option<u64> {
         let (parent_generation, is_copy) = of_source;
         if self.chunk.end - self.chunk.cursor < MIN_BYTES {
             return None;
         }
-        // A circle has no link that leads nowhere. Mostly this one does, and the place need not be looked at.
+        // In a circle every link leads somewhere. Mostly this one leads nowhere, and the place need not be checked.
         if is_copy && !self.leads_nowhere(pair.parent) {
             return None;
         }
@@ -198,7 +208,8 @@ impl Relocator<'_> {
         Some(address::pack(self.pool.node, offset, MIN_BYTES))
     }
 
-    /// Whether a link, with its generation byte, leads to a segment that is gone. What is copied one after the other mostly was copied so before: it is looked up once for all of them.
+    /// Whether a link, with its generation byte, leads to a segment that is gone. Entries that are copied one after the
+    /// other mostly were copied together before, so one lookup serves all of them.
     #[inline(always)]
     fn leads_nowhere(&mut self, link: u64) -> bool {
         self.gone.contains(link) || self.look_where_it_leads(link)
@@ -213,7 +224,7 @@ impl Relocator<'_> {
         found.is_none()
     }
 
-    /// Where the next copy goes, if the chunk has room for it.
+    /// The place of the next copy, if the chunk has room for it.
     #[inline(always)]
     fn next_place(&self) -> Place {
         let chunk = &self.chunk;
@@ -233,7 +244,7 @@ impl Relocator<'_> {
             keyspace,
             expiry_ms: entry.expiry_ms(),
             batch: None,
-            // What is moved is cold, and likely to stay where it is then.
+            // A moved entry is cold, and likely to stay where it is from then on.
             shortcut: 0,
             frees: false,
         };
@@ -248,17 +259,19 @@ impl Relocator<'_> {
         Ok(address::pack(self.pool.node, place.offset, size))
     }
 
-    /// Sees to it that the copy fits where the next one goes, and has a version for there; its size.
+    /// Finds a place that has room for the copy, and a version for that place. Returns the copy's size.
     fn find_place(&mut self, parts: &mut Parts<'_>) -> Result<u64> {
         loop {
-            // Not of a tombstone: that the index has nothing of its key is the work of a later delete, perhaps, which may not be durable.
+            // Never for a tombstone: perhaps the index has nothing for its key because of a later delete, which may not
+            // be durable.
             if parts.op != Op::Delete {
                 parts.version = parts.version.max(self.least);
             }
             let size = parts.size(self.chunk.keyspace, self.chunk.base_version);
             if self.chunk.is_none() || self.chunk.end - self.chunk.cursor < size {
                 self.write_out();
-                // Not given up with a gap: what follows in its segment may be free, and the next chunk then begins at this one's rest. So what a segment held fits into one.
+                // The chunk is not given up with a gap: the space behind it in its segment may be free, and then the
+                // next chunk begins at its rest. So everything that a segment held fits into one.
                 self.pool.return_cold_chunk(self.log, &mut std::mem::replace(&mut self.chunk, Chunk::NONE));
                 let most = if parts.op == Op::Delete { parts.version } else { parts.version.max(self.settled) };
                 self.chunk = self.pool.take_cold_chunk(self.log, &Parts { version: most, ..*parts })?;
@@ -274,9 +287,10 @@ impl Relocator<'_> {
         }
     }
 
-    /// Whether the next place is one that a copy remembers as that of its source, and the next entry a copy of that copy.
+    /// Whether the copy at `source`, or a copy that it was made from, remembers the next place as that of its own
+    /// source. A copy of it there would close a circle.
     fn would_close_a_circle(&self, source: u64) -> bool {
-        // What is no copy links to an older version only.
+        // An entry that is not a copy links to an older version only.
         self.log.is_copy(source) && self.log.remembers(source, (self.pool.node, self.chunk.cursor), self.chunk.generation as u8)
     }
 
@@ -299,18 +313,19 @@ impl Relocator<'_> {
     /// Writes the copies gathered so far around the caches.
     fn write_out(&mut self) {
         if !self.buffer.is_empty() {
-            // SAFETY: the chunk is this relocator's alone, inside an active segment; these bytes of it were given to the gathered copies, and never written.
+            // SAFETY: the chunk belongs to this relocator alone, inside an active segment; these bytes of it were given
+            // to the gathered copies and never written.
             unsafe { self.pool.pool.write_streaming(self.start, &self.buffer) };
             self.buffer.clear();
         }
     }
 
-    /// Makes durable what was marked on this node.
+    /// Makes the marks made on this node durable.
     pub fn fence(&self) {
         self.pool.pool.fence();
     }
 
-    /// Writes and fences what was appended.
+    /// Writes the appended copies, and fences.
     pub fn persist(&mut self) {
         self.write_out();
         self.pool.pool.fence();
@@ -346,7 +361,7 @@ mod tests {
         log.segment_of(reference).1
     }
 
-    /// Frees a segment, and uses it again and again until the next who opens it makes its generation end as it does now.
+    /// Frees a segment and reopens it until the next opening gives its generation the low byte that it has now.
     fn use_again(log: &Log, index: u32) {
         let pool = &log.pools[0];
         let free = || {
@@ -363,8 +378,10 @@ mod tests {
         }
     }
 
-    /// Regression: where a pass had been given up, its victim's copy remembered the place of its source, and was copied to that very place once its generation ended alike. Each
-    /// of the two then passed for the copy of the other: a walk marked both dead, the current one with it, and after an interrupted pass went round for ever.
+    /// Regression: where a pass had been given up, its victim's copy remembered the place of its source, and was copied
+    /// to that very place once its segment's generation had the same low byte again. Each of the two copies then passed
+    /// for the copy of the other: a walk marked both dead, including the current one, and after an interrupted pass it
+    /// ran for ever.
     #[test]
     fn a_copy_does_not_go_where_its_source_remembers_its_own() {
         for value in [&b"a value!"[..], b"a value that makes no pair"] {
@@ -379,7 +396,7 @@ mod tests {
             assert_eq!((segment_of(&log, third), log.generation_tag(third)), (segment_of(&log, first), tag), "as it was meant to be");
             assert!(log.is_copy_of(third, second) && !log.is_copy_of(second, third));
             assert_eq!(log.entry(third).value, value);
-            // What an interrupted pass over the one between would bury: nothing of what is newer.
+            // The ancestors that an interrupted pass over the middle copy would bury: none that is newer.
             assert_eq!(log.bury_ancestors(0, segment_of(&log, second), true), 0);
             assert!(!log.entry(third).is_dead());
             assert_eq!(log.bury_ancestors(0, segment_of(&log, third), true), 1);
@@ -389,7 +406,7 @@ mod tests {
         }
     }
 
-    /// A link was found to lead nowhere in the chunk before, and its segment opened for this one: it is looked at again.
+    /// A link led nowhere in the previous chunk, and its segment was then opened for this one: it is looked up again.
     #[test]
     fn what_led_nowhere_before_may_close_a_circle_in_the_next_segment() {
         const VALUE: &[u8] = b"a value!";
@@ -423,7 +440,8 @@ mod tests {
         }
     }
 
-    /// Regression: what a collector left of its chunk in a segment that another one had filled, so that it was closed, waited for the next collector. There was none: nothing else was worth a pass.
+    /// Regression: a collector left a rest of its chunk in a segment that another collector had filled and thereby
+    /// closed. The rest waited for the next collector, but none came, because nothing else was worth a pass.
     #[test]
     fn a_closed_segment_is_sealed_though_a_collector_left_a_rest_there() {
         let log = Log::for_tests(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(1 << 20) });

@@ -1,7 +1,8 @@
 //! Reading segments back.
 //!
-//! Replay accepts what a crash can leave (`docs/crash-model.md`) and nothing else: in a segment that was open, any 8-byte-aligned place may be a hole or a
-//! torn entry, and scanning goes on behind it; a sealed segment must hold exactly the entries that its descriptor counts.
+//! Replay accepts the states that a crash can leave (`docs/crash-model.md`) and nothing else. In a segment that was
+//! open, any 8-byte-aligned place may be a hole or a torn entry, and scanning goes on behind it. A sealed segment must
+//! hold exactly the entries that its descriptor counts.
 
 use crate::address;
 use crate::entry::{EntryView, Invalid, LivePair, MIN_BYTES};
@@ -13,7 +14,7 @@ use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia, Unreadable};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-/// Flag of an active segment's descriptor: it counts what the segment held at the last clean close.
+/// Flag in an active segment's descriptor: it counts what the segment held at the last clean close.
 pub const TOTALS_RECORDED: u8 = 1;
 
 /// A segment that holds entries, found at open.
@@ -23,33 +24,35 @@ pub struct SegmentToScan {
     pub node: u32,
     /// Number in the pool.
     pub index: u32,
-    /// What its descriptor says.
+    /// Its descriptor.
     pub descriptor: Descriptor,
 }
 
-/// What a scan found besides entries.
+/// The totals that a scan finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanTotals {
     /// Valid entries, dead ones included.
     pub entries: u64,
-    /// Their bytes.
+    /// Bytes of these entries.
     pub bytes: u64,
     /// Places that were neither zero nor a valid entry.
     pub torn: u64,
     /// Offset in the pool of the first of them.
     pub first_torn: u64,
-    /// What could not be read.
+    /// The part of the segment that could not be read.
     pub unreadable: Unreadable,
-    /// Offset in the pool behind the last word that is not zero. (The last 24 bytes of a segment are not looked at: no entry begins there.)
+    /// Offset in the pool behind the last word that is not zero. (The last 24 bytes of a segment are not examined: no
+    /// entry begins there.)
     pub tail: u64,
 }
 
-/// The bytes of a pool from `offset` to the end of what may belong to one entry there.
+/// The bytes of a pool from `offset` to `end`, up to which an entry there may extend.
 fn tail_of(pool: &Pool, offset: u64, end: u64) -> &[u8] {
     debug_assert!(end <= pool.len_mapped() && offset <= end);
-    // SAFETY: inside the mapping. Bytes of entries change only by a collector's DEAD mark, an aligned word that is re-read whole. Behind the last entry of
-    // an open segment writers may be at work, and verification and sweeps read there: what they meet half written fails its checksum, or is zero. Formally
-    // a data race; the words are stored by atomics, and the bytes are used for nothing but that verdict.
+    // SAFETY: inside the mapping. Bytes of entries change only by a collector's DEAD mark, an aligned word that is
+    // re-read whole. Behind the last entry of an open segment writers may be at work, and verification and sweeps read
+    // there: a half-written entry that they meet fails its checksum, or is zero. Formally this is a data race; the
+    // words are stored by atomics, and the bytes are used for nothing but that verdict.
     unsafe { std::slice::from_raw_parts(pool.base().add(offset as usize), (end - offset) as usize) }
 }
 
@@ -63,7 +66,7 @@ pub fn verified_entry_at(pool: &Pool, offset: u64, generation: u64) -> Option<En
     EntryView::verify(tail_of(pool, offset, pool.len_mapped()), generation, offset).ok()
 }
 
-/// The content of a segment (or run), and where that begins in the pool.
+/// The content of a segment (or run), and the offset in the pool at which it begins.
 pub(crate) fn content_of(pool: &Pool, segment: u32, run_len: u32) -> (&[u8], u64) {
     let start = pool.segment_offset(segment);
     (tail_of(pool, start, start + u64::from(run_len.max(1)) * pool.segment_bytes()), start)
@@ -80,17 +83,18 @@ pub fn scan<'a>(pool: &'a Pool, segment: u32, descriptor: &Descriptor, mut visit
     walk.totals
 }
 
-/// Who reads a segment's commonest entries apart from the others.
+/// Receives a segment's commonest entries apart from the others.
 pub(crate) trait ReadApart<'a> {
-    /// What ends the reading.
+    /// The error that ends the reading.
     type Error;
-    /// A valid pair at this offset in the pool, and its version from the segment's base on.
+    /// Receives a valid pair at this offset in the pool, and its version minus the segment's base.
     fn pair(&mut self, offset: u64, version_delta: u64, pair: &LivePair) -> Result<(), Self::Error>;
-    /// Any other valid entry.
+    /// Receives any other valid entry.
     fn entry(&mut self, offset: u64, entry: &EntryView<'a>) -> Result<(), Self::Error>;
 }
 
-/// As [`scan`], which is the reference: the same entries in the same order, and, if `pairs`, the pairs apart and in few instructions.
+/// As [`scan`], which is the reference: passes the same entries in the same order. If `pairs`, passes the pairs apart,
+/// in few instructions.
 #[inline(always)]
 pub(crate) fn scan_apart<'a, R: ReadApart<'a>>(
     pool: &'a Pool,
@@ -117,20 +121,20 @@ fn read_apart<'a, R: ReadApart<'a>>(mut walk: Walk<'a>, pairs: bool, reader: &mu
     Ok(walk.totals)
 }
 
-/// What is so many bytes ahead of a pair is asked for.
+/// How many bytes ahead of a pair memory is prefetched.
 const AHEAD: usize = 1024;
 
 /// A segment that is being read.
 struct Walk<'a> {
     bytes: &'a [u8],
-    /// Of the segment, in the pool.
+    /// Offset of the segment in the pool.
     start: u64,
     generation: u64,
     is_run: bool,
     at: usize,
     /// The place before this one was torn, too.
     in_torn: bool,
-    /// Once there were torn bytes that look like long entries.
+    /// Present once torn bytes that look like long entries were met.
     registers: Option<torn::Registers>,
     totals: ScanTotals,
 }
@@ -148,15 +152,16 @@ impl<'a> Walk<'a> {
 
     #[inline(always)]
     fn has_ended(&self) -> bool {
-        // A run holds one entry, at its beginning: nothing behind that is looked at, whatever is there.
+        // A run holds one entry, at its beginning: whatever lies behind it is not examined.
         self.at + MIN_BYTES as usize > self.bytes.len() || (self.is_run && self.at > 0)
     }
 
-    /// Goes on behind what is here; the entry and its offset if it is a valid one.
+    /// Advances past what is here. Returns the entry and its offset if it is a valid one.
     #[inline(always)]
     fn step(&mut self) -> Option<(u64, EntryView<'a>)> {
         let offset = self.start + self.at as u64;
-        // From the first torn place on: zeros between them end one, and the words of a value may have zeros between them, too.
+        // From the first torn place on, because zeros between torn words end a torn place, and the words of a value may
+        // have zeros between them, too.
         if self.totals.torn > 0 && torn::is_no_long_entry(&mut self.registers, self.bytes, self.at, self.generation, offset) {
             self.pass_torn(offset);
             return None;
@@ -178,7 +183,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Goes on behind all the live pairs from here on.
+    /// Advances past all the live pairs from here on.
     #[inline(always)]
     fn pairs<R: ReadApart<'a>>(&mut self, reader: &mut R) -> Result<(), R::Error> {
         const SIZE: usize = MIN_BYTES as usize;
@@ -234,12 +239,13 @@ fn skip_zeros(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// How errors name a pool.
+/// The name of a pool in errors.
 pub fn name_of(pool: &Pool, node: u32) -> String {
     pool.path().map_or_else(|| format!("of node {node}"), |path| path.display().to_string())
 }
 
-/// Verifies a scan against the descriptor: all must be readable, sealed segments must be whole, and open ones too if the store was closed cleanly (`clean`).
+/// Compares a scan with the descriptor: everything must be readable, sealed segments must be whole, and so must open
+/// ones if the store was closed cleanly (`clean`).
 pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals, clean: bool) -> Result<()> {
     let damaged = |what: String| Error::Damaged {
         pool: name_of(pool, segment.node),
@@ -266,7 +272,8 @@ pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals, 
 }
 
 impl Log {
-    /// Scans one segment and counts its entries into the segment's state. Different segments may be scanned in parallel.
+    /// Scans one segment and counts its entries into the segment's state. Different segments may be scanned in
+    /// parallel.
     pub fn scan_segment<'a>(&'a self, segment: &SegmentToScan, mut visit: impl FnMut(u64, u64, &EntryView<'a>)) -> ScanTotals {
         let pool = &self.pools[segment.node as usize];
         let mut tally = Tally::EMPTY;
@@ -280,7 +287,7 @@ impl Log {
         ScanTotals { unreadable, ..totals }
     }
 
-    /// The keyspaces of all entries of these segments.
+    /// The keyspaces of all entries in these segments.
     pub fn keyspaces_in(&self, segments: &[SegmentToScan]) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         for segment in segments {
@@ -291,13 +298,13 @@ impl Log {
         found
     }
 
-    /// Calls `visit` for every entry of a segment, without counting anything. During recovery.
+    /// Calls `visit` for every entry of a segment, without counting anything. Call during recovery.
     pub fn peek_segment(&self, segment: &SegmentToScan, mut visit: impl FnMut(&EntryView<'_>)) {
         self.cover_unreadable(segment.node as usize, segment.index, segment.descriptor.run_len);
         scan(&self.pools[segment.node as usize].pool, segment.index, &segment.descriptor, |_, entry| visit(entry));
     }
 
-    /// Counts an entry as garbage during recovery, when no writer slot is at hand.
+    /// Counts an entry as garbage during recovery, when no writer slot is available.
     pub fn count_dead(&self, reference: u64, size: u64, tombstone: bool) {
         let at = address::unpack(reference);
         let pool = &self.pools[at.node as usize];
@@ -309,8 +316,9 @@ impl Log {
         }
     }
 
-    /// Marks an entry dead on media (outside the checksum) and starts its write-back; a fence or sync must follow. Marks again one that is marked: whoever did that
-    /// may have died before it was durable, and a file's page passes for clean after a sync that failed.
+    /// Marks an entry dead on media (outside the checksum) and starts its write-back; a fence or sync must follow. An
+    /// entry that is already marked is marked again: the process that marked it may have died before the mark was
+    /// durable, and after a failed sync a file's page counts as clean.
     pub fn mark_dead_on_media(&self, reference: u64) {
         let at = address::unpack(reference);
         let pool = &self.pools[at.node as usize].pool;
@@ -320,23 +328,25 @@ impl Log {
         }
     }
 
-    /// Leaves a segment alone in which damage was found and passed over: nothing is written into it, and it is never collected, so that what is damaged stays where a later salvage may
-    /// know more, and every opening finds it. Before [`Log::resume`].
+    /// Excludes a segment from writing and collection because damage in it was found and passed over. Then the damaged
+    /// bytes stay where a later salvage may know more, and every opening finds them. Call before [`Log::resume`].
     pub fn keep_damaged(&self, segment: &SegmentToScan) {
         let state = &self.pools[segment.node as usize].segments[segment.index as usize];
         state.damaged.store(true, Ordering::Relaxed);
         state.salvaged.store(true, Ordering::Relaxed);
     }
 
-    /// After recovery: the emptiest segment of each shard that was open goes on being filled behind its last byte; the other open
-    /// ones are sealed as recovered, with what was found in them, and those with damage as what they held when the store was closed.
+    /// Resumes open segments after recovery. For each shard, the emptiest segment that was open goes on being filled
+    /// behind its last byte. The other open ones are sealed as recovered, with what was found in them, and those with
+    /// damage as what they held when the store was closed.
     pub fn resume(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
         let mut open: Vec<_> = scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active).collect();
         open.sort_by_key(|(segment, totals)| totals.tail - self.pools[segment.node as usize].pool.segment_offset(segment.index));
         for (segment, totals) in open {
             let pool = &self.pools[segment.node as usize];
             if pool.segments[segment.index as usize].salvaged.load(Ordering::Relaxed) {
-                // As what it held at the last close: an open one would pass for torn after the next crash.
+                // As what it held at the last close: an open segment's damage would pass for torn bytes after the next
+                // crash.
                 let flags = segment.descriptor.flags & !TOTALS_RECORDED;
                 pool.pool.commit_descriptor(segment.index, &Descriptor { state: OnMedia::Sealed, flags, ..segment.descriptor })?;
                 continue;
@@ -354,13 +364,13 @@ impl Log {
 }
 
 impl Log {
-    /// What a process left unflushed or unsynced when it crashed is made durable here, since readers will take it for durable, and recovery marks
-    /// other entries dead because of it.
+    /// Makes durable what a process left unflushed or unsynced when it crashed, because readers will take it for
+    /// durable, and recovery marks other entries dead because of it.
     pub fn harden(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
         for (segment, totals) in scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active) {
             let pool = &self.pools[segment.node as usize].pool;
             let start = pool.segment_offset(segment.index);
-            // After an orderly close the last sync of it has succeeded. What is damaged stays as it is.
+            // After an orderly close the last sync has succeeded. Damaged segments stay as they are.
             let is_kept = self.pools[segment.node as usize].segments[segment.index as usize].salvaged.load(Ordering::Relaxed);
             if !pool.was_clean() && !is_kept {
                 pool.rewrite(start, totals.tail);
@@ -374,21 +384,21 @@ impl Log {
     }
 }
 
-/// What a check of one segment found.
+/// The result of checking one segment.
 #[derive(Clone, Debug)]
 pub struct CheckedSegment {
     /// Valid entries.
     pub entries: u64,
-    /// Their bytes.
+    /// Bytes of these entries.
     pub bytes: u64,
-    /// Torn places.
+    /// Number of torn places.
     pub torn: u64,
-    /// What is wrong.
+    /// The problem that was found, if any.
     pub problem: Option<String>,
 }
 
 impl Log {
-    /// Reads every segment in use again and compares it with its descriptor. Run it without writers.
+    /// Reads every segment in use again and compares it with its descriptor. Call without writers.
     pub fn check_segments(&self) -> Result<Vec<CheckedSegment>> {
         self.fold_slots(TakeBack::None);
         let mut checked = Vec::new();

@@ -1,4 +1,4 @@
-//! What DRAM knows of a segment, and the chunks that writers carve from it.
+//! The state of a segment in DRAM, and the chunks that writers carve from it.
 
 use crate::entry::{Op, Parts};
 use crate::zeroed::FromZeros;
@@ -14,7 +14,7 @@ pub enum SegmentState {
     Open = 1,
     /// Full; some chunk may still be in a writer's hands.
     Closed = 2,
-    /// Full and its descriptor says what it holds.
+    /// Full, and its descriptor records what it holds.
     Sealed = 3,
     /// Free on media; waits for readers to leave.
     Retiring = 4,
@@ -35,7 +35,7 @@ impl SegmentState {
     }
 }
 
-/// One segment's volatile state. All-zero bytes are a free segment.
+/// The volatile state of one segment. All-zero bytes are a free segment.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Segment {
@@ -45,13 +45,14 @@ pub(crate) struct Segment {
     pub shard: AtomicU32,
     pub run_len: AtomicU32,
     state: AtomicU8,
-    /// A crash left torn bytes in it: it is sealed as recovered, not as whole.
+    /// A crash left torn bytes in it: it is sealed as recovered instead of sealed.
     pub torn: AtomicBool,
-    /// Its entries were taken over from a checkpoint, and nobody has verified their checksums since.
+    /// Its entries are verified when they are read: they were taken over from a checkpoint and not verified since, or
+    /// damage was found.
     pub unverified: AtomicBool,
-    /// Somebody has looked at all its pages while it was unverified: what cannot be read shows zeros.
+    /// All its pages were checked while it was unverified: those that cannot be read show zeros.
     pub looked_at: AtomicBool,
-    /// Where its entries ended then, as offset in the pool; 0: it was full.
+    /// The end of its entries at the opening, as offset in the pool; 0 if it was full.
     pub tail_at_open: AtomicU64,
     /// Its verification found damage.
     pub damaged: AtomicBool,
@@ -59,9 +60,9 @@ pub(crate) struct Segment {
     pub salvaged: AtomicBool,
     /// It was open when the store was opened: a crash may have torn holes into it.
     pub was_open: AtomicBool,
-    /// It has entries that another process may have marked as dead, and died before that was durable.
+    /// Some of its DEAD marks may not be durable: they are of an earlier process, or of a sweep that was cut short.
     pub marks_unsure: AtomicBool,
-    /// Free, and zeroed since it became so: may be opened as it is.
+    /// Free, and zeroed since it became free: it may be opened as it is.
     pub zeroed: AtomicBool,
     /// Chunks in writers' hands.
     pub open_chunks: AtomicU32,
@@ -70,13 +71,14 @@ pub(crate) struct Segment {
     pub written_bytes: AtomicU64,
     /// Bytes of dead entries, folded in from the writer slots.
     pub dead_bytes: AtomicU64,
-    /// Tombstones, and the newest version among them; they count neither as live nor as dead.
+    /// Number of tombstones; they count neither as live nor as dead.
     pub tombstones: AtomicU32,
     pub tombstone_bytes: AtomicU64,
     pub newest_tombstone: AtomicU64,
-    /// Of its tombstones up to this version nothing older is left on media that is not dead ([`Log::end_sweep`](crate::Log::end_sweep)).
+    /// For its tombstones up to this version, every older entry of their keys on media is dead
+    /// ([`Log::end_sweep`](crate::Log::end_sweep)).
     pub swept_to: AtomicU64,
-    /// Bytes of segments opened before it: its age, to a clock that ticks with what is written.
+    /// Bytes of segments opened before it. Its age follows from this, on a clock that advances with the bytes opened.
     pub opened_at: AtomicU64,
     /// How many [`Log::settle`](crate::Log::settle) had begun when it was sealed.
     pub sealed_after: AtomicU64,
@@ -86,7 +88,7 @@ pub(crate) struct Segment {
     pub retire_stamp: AtomicU64,
 }
 
-// SAFETY: numbers and flags, of which all zeros are a free segment.
+// SAFETY: only numbers and flags, for which all zeros are valid and mean a free segment.
 unsafe impl FromZeros for Segment {}
 
 impl Segment {
@@ -101,12 +103,12 @@ impl Segment {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// Changes the state if it is `from`; whether it was.
+    /// Changes the state if it is `from`. Returns whether it was.
     pub fn change_state(&self, from: SegmentState, to: SegmentState) -> bool {
         self.state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether it holds entries, by its descriptor too. (Interior segments of a run do not.)
+    /// Whether it holds entries, also according to its descriptor. (Segments inside a run do not.)
     pub fn in_use(&self) -> bool {
         !matches!(self.state(), SegmentState::Free | SegmentState::Retiring) && self.run_len.load(Ordering::Relaxed) > 0
     }
@@ -116,7 +118,7 @@ impl Segment {
         self.shard.load(Ordering::Relaxed) == u32::from(crate::opening::COLD_SHARD)
     }
 
-    /// Takes over what a chunk counted.
+    /// Adds the counts of a chunk.
     pub fn absorb(&self, tally: &Tally) {
         self.entries.fetch_add(tally.entries, Ordering::Relaxed);
         self.written_bytes.fetch_add(tally.bytes, Ordering::Relaxed);
@@ -127,7 +129,7 @@ impl Segment {
         }
     }
 
-    /// Forgets the past, for a new generation.
+    /// Resets everything for a new generation.
     pub fn reset(&self, generation: u64, base_version: u64, keyspace: u32, shard: u32, run_len: u32) {
         self.generation.store(generation, Ordering::Relaxed);
         self.base_version.store(base_version, Ordering::Relaxed);
@@ -148,7 +150,8 @@ impl Segment {
         }
     }
 
-    /// Whether its tombstones up to `version` may go: a sweep has been there, and no checkpoint, of which the newest ends at `floor`, predates them.
+    /// Whether its tombstones up to `version` may be dropped: a sweep has covered them, and no checkpoint predates
+    /// them, of which the newest ends at `floor`.
     pub fn may_drop(&self, version: u64, floor: u64) -> bool {
         version <= self.swept_to.load(Ordering::Relaxed).min(floor)
     }
@@ -159,8 +162,9 @@ impl Segment {
         written.saturating_sub(gone)
     }
 
-    /// Whether there are none, once all chunks are back and all slots are folded. Should more be called dead than was written, something was counted twice, and what else is live nobody
-    /// can tell: false then, so that the index is asked.
+    /// Whether there are no such bytes, once all chunks are back and all slots are folded. If more bytes count as dead
+    /// than were written, something was counted twice, and nobody can tell what else is live. Then returns false, so
+    /// that the index is asked.
     pub fn is_wholly_dead(&self) -> bool {
         let [written, gone] = self.written_and_gone();
         debug_assert!(gone <= written, "{gone} bytes of {written} are called dead");
@@ -173,7 +177,7 @@ impl Segment {
     }
 }
 
-/// What was written into a chunk.
+/// The counts of the entries written into a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tally {
     pub entries: u32,
@@ -198,20 +202,20 @@ impl Tally {
     }
 }
 
-/// A stretch of a segment that one writer slot fills alone.
+/// A range of a segment that one writer slot fills alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
-    /// Segment it belongs to; meaningless while `cursor == end == 0`.
+    /// The segment that contains it; meaningless while `cursor == end == 0`.
     pub segment: u32,
     /// Next byte to write, as offset in the pool.
     pub cursor: u64,
-    /// First byte beyond, as offset in the pool.
+    /// End of the chunk, as offset in the pool.
     pub end: u64,
     pub generation: u64,
     pub base_version: u64,
     pub keyspace: u32,
     pub tally: Tally,
-    /// Where the cursor was when somebody looked for idle chunks.
+    /// Position of the cursor at the last look for idle chunks.
     pub seen: u64,
 }
 
@@ -223,11 +227,11 @@ impl Chunk {
         self.tally.count(parts.op, parts.version, size);
     }
 
-    /// No chunk: nothing fits.
+    /// No chunk: no entry fits.
     pub const NONE: Chunk =
         Chunk { segment: u32::MAX, cursor: 0, end: 0, generation: 0, base_version: 0, keyspace: 0, tally: Tally::EMPTY, seen: 0 };
 
-    /// Whether nothing was written since this was asked last.
+    /// Whether nothing was written since the last call.
     pub fn is_idle(&mut self) -> bool {
         std::mem::replace(&mut self.seen, self.cursor) == self.cursor
     }
@@ -236,7 +240,7 @@ impl Chunk {
         self.segment == u32::MAX
     }
 
-    /// Whether `parts` fits into the rest.
+    /// Whether `parts`, of this size, fits into the rest.
     #[inline(always)]
     pub fn fits(&self, parts: &Parts<'_>, size: u64) -> bool {
         self.end - self.cursor >= size && crate::entry::version_fits(self.base_version, parts.version)

@@ -1,9 +1,11 @@
-//! Where entries go: the segment that each stream of a pool fills, and the chunks that writers and collectors take of it.
+//! The streams of a pool: the segment that each of them fills, and the chunks that writers and collectors take from it.
 //!
-//! There is a stream for each shard, one for hot entries of all shards, and one for moved entries. Where no segment is to be had for a shard, it takes of what
-//! the others have open ([`share_segments`]): an entry's shard is of no importance once it lies somewhere.
+//! There is a stream for each shard, one for hot entries of all shards, and one for moved entries. Where no segment is
+//! available for a shard, it takes chunks of the segments that the others have open ([`share_segments`]): the shard of
+//! an entry does not matter once it is written.
 //!
-//! What a delete opens when there is no more for puts stays with deletes, and their chunks there hold nothing but what they write.
+//! A segment that a delete opens when puts may open none is reserved for deletes. Chunks there hold nothing but what
+//! deletes write.
 //!
 //! Thread safety: one lock for each stream, held while a chunk is carved or a segment opened.
 
@@ -21,7 +23,8 @@ thread_local! {
     static SHARES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `append`, with this thread's appends going to segments that other shards have open where none can be opened. For a last attempt: first, space should have been made.
+/// Calls `append`. While it runs, this thread's appends use segments that other shards have open where none can be
+/// opened. For a last attempt, after an attempt to make space.
 pub fn share_segments<T>(append: impl FnOnce() -> T) -> T {
     hither_sync::with_value(&SHARES, true, append)
 }
@@ -32,7 +35,8 @@ pub(crate) struct Active {
     /// Next byte to hand out, as offset in the pool.
     pub tail: u64,
     pub end: u64,
-    /// A delete has opened it, when there was none for puts any more: it is for deletes, or they would have none where a put comes after each of them.
+    /// A delete opened this segment when puts could open none. It is reserved for deletes: where each delete is
+    /// followed by a put, deletes would otherwise have no segment.
     pub for_deletes: bool,
 }
 
@@ -40,7 +44,7 @@ impl Active {
     pub const NONE: Active = Active { segment: None, tail: 0, end: 0, for_deletes: false };
 }
 
-/// Entries longer than this part of a chunk are long.
+/// Entries longer than a chunk divided by this are long.
 const LONG_SHARE: u64 = 8;
 
 impl NodePool {
@@ -54,13 +58,14 @@ impl NodePool {
         segment.open_chunks.fetch_sub(1, Ordering::Release);
     }
 
-    /// A chunk of the shard's active segment that `parts` fits into; opens a new segment if need be.
+    /// Takes a chunk of the shard's active segment that has room for `parts`. Opens a new segment if need be.
     pub fn take_chunk(&self, log: &Log, shard: usize, parts: &Parts<'_>) -> Result<Chunk> {
         let fits = |segment: &Segment| crate::entry::version_fits(segment.base_version.load(Ordering::Relaxed), parts.version);
         self.take_chunk_for(&self.active[shard], log, Purpose::of(parts, shard), parts, fits)
     }
 
-    /// Whether an entry is so long that a chunk of its own costs little beside it, and the rest of one that others fit into would be much.
+    /// Whether an entry is so long that a chunk of its own costs little beside it, while the unused rest of a shared
+    /// chunk would be large.
     pub fn is_long(&self, parts: &Parts<'_>) -> bool {
         parts.max_size() > self.chunk_bytes / LONG_SHARE
     }
@@ -70,12 +75,13 @@ impl NodePool {
         !chunk.is_none() && self.segments[chunk.segment as usize].state() == SegmentState::Open
     }
 
-    /// Bytes of a chunk that is taken for `parts`, at least: none but its own for a long one.
+    /// The least size of a chunk that is taken for `parts`: for a long entry only its own.
     fn least_chunk(&self, parts: &Parts<'_>) -> u64 {
         if self.is_long(parts) { 0 } else { self.chunk_bytes }
     }
 
-    /// Lengthens a chunk of the shard until `parts` fits into it, if what follows in the segment is still nobody's; by how much. No gap is left then.
+    /// Lengthens a chunk of the shard until `parts` fits into it, if the space behind it in the segment is still free.
+    /// Then no gap is left. Returns by how many bytes.
     pub fn extend_chunk(&self, shard: usize, chunk: &mut Chunk, parts: &Parts<'_>) -> Option<u64> {
         if chunk.is_none() || !crate::entry::version_fits(chunk.base_version, parts.version) {
             return None;
@@ -86,19 +92,20 @@ impl NodePool {
         if !is_last || active.end - chunk.cursor < size || !self.admits(&mut active, parts) {
             return None;
         }
-        // Whole lines: the next one's are its own.
+        // Whole lines: the next chunk begins with a line of its own.
         let least = if active.for_deletes { 0 } else { self.least_chunk(parts) };
         let tail = (chunk.cursor + size.max(least)).next_multiple_of(64).min(active.end);
         let end = if active.for_deletes { chunk.cursor + size } else { tail };
-        // What is in it is counted with the segment, as if this were another chunk: whoever asks how much is live counts a chunk for what is in a writer's hands.
+        // The chunk's tally is added to the segment, as if this were another chunk: a look at the live bytes assumes at
+        // most one chunk for each that is in a writer's hands.
         self.segments[chunk.segment as usize].absorb(&std::mem::replace(&mut chunk.tally, Tally::EMPTY));
         let more = end - chunk.end;
         (active.tail, chunk.end) = (tail, end);
         Some(more)
     }
 
-    /// As [`NodePool::take_chunk`], of another shard's active segment, if this thread may share and one has room. (Not of the one for moved entries: a checkpoint tells
-    /// by it what was moved.)
+    /// As [`NodePool::take_chunk`], from another shard's active segment, if this thread may share and one has room.
+    /// Never from the segment for moved entries: checkpoints recognise moved entries by it.
     #[cold]
     pub fn share_chunk(&self, shard: usize, parts: &Parts<'_>) -> Option<Chunk> {
         let shards = if SHARES.get() { &self.active[..self.active.len() - 1] } else { &[] };
@@ -112,10 +119,12 @@ impl NodePool {
         })
     }
 
-    /// As [`NodePool::take_chunk`], for an entry that a collector moves. (A version below the base is no obstacle: it is written out.)
+    /// As [`NodePool::take_chunk`], for an entry that a collector moves. (A version below the base is no obstacle: it
+    /// is written out in full.)
     ///
     /// # Errors
-    /// If no segment can be had; also for what takes a run, and is never moved: a tombstone that turns out to be needed when its run is being emptied.
+    /// If no segment is available. Also for an entry that takes a run, because runs are never moved: this happens if a
+    /// tombstone turns out to be needed while its run is being emptied.
     pub fn take_cold_chunk(&self, log: &Log, parts: &Parts<'_>) -> Result<Chunk> {
         if parts.max_size() > self.segment_bytes() {
             let free = self.free_segments() * self.segment_bytes();
@@ -126,7 +135,8 @@ impl NodePool {
             if log.reaches_up_to_now(rest.base_version) && rest.end - rest.cursor >= parts.size(rest.keyspace, rest.base_version) {
                 return Ok(rest);
             }
-            // As a segment is closed when an entry does not fit: otherwise this one's would never be sealed.
+            // Given back, as a segment is closed when an entry does not fit: otherwise this rest's segment would never
+            // be sealed.
             self.give_back(&rest);
         }
         drop(rests);
@@ -149,7 +159,7 @@ impl NodePool {
                 if !self.admits(&mut active, parts) {
                     return Err(log.full_error());
                 }
-                // A collector fills its chunk without a gap, and gives the rest back: it may be large.
+                // A collector fills its chunk without a gap and gives the rest back, so the chunk may be large.
                 let least = if purpose.kind == Filler::Move { self.segment_bytes() / 2 } else { self.least_chunk(parts) };
                 if fits(&self.segments[segment as usize])
                     && let Some(chunk) = self.carve(segment, &mut active, parts, least)
@@ -166,12 +176,13 @@ impl NodePool {
         }
     }
 
-    /// Whether the segment that was opened just now is one of those that puts could not have had. (In the smallest pools nothing is kept.)
+    /// Whether the segment that was just opened is one that puts could not have opened. (In the smallest pools nothing
+    /// is kept for deletes.)
     fn is_kept_for_deletes(&self) -> bool {
         self.reserve(Filler::Delete) > 0 && self.within_reach() < self.reserve_now(Filler::Put)
     }
 
-    /// Whether `parts` may go to the active segment. What is for deletes is for all again once there is room.
+    /// Whether `parts` may go to the active segment. A segment for deletes is for all again once there is room.
     fn admits(&self, active: &mut Active, parts: &Parts<'_>) -> bool {
         if active.for_deletes && !parts.makes_room() && self.has_room() {
             self.give_to_all(active);
@@ -185,14 +196,15 @@ impl NodePool {
         }
     }
 
-    /// Gives the rest of a moved entries' chunk back to its segment, or, if another one was taken since, leaves it to the next collector.
+    /// Gives the rest of a chunk of moved entries back to its segment. If another chunk was taken behind it, leaves the
+    /// rest to the next collector.
     pub fn return_cold_chunk(&self, log: &Log, chunk: &mut Chunk) {
         let mut active = self.active[log.shards() + 1].lock();
         let rest = chunk.cursor.next_multiple_of(64).min(chunk.end);
         if active.segment == Some(chunk.segment) && active.tail == chunk.end {
             active.tail = rest;
         } else if rest < chunk.end {
-            // Under the lock of the active segment: whoever closes it finds the rest.
+            // Under the lock of the active segment, so that the thread that closes it finds the rest.
             self.segments[chunk.segment as usize].absorb(&std::mem::replace(&mut chunk.tally, Tally::EMPTY));
             self.cold_rests.lock().push(Chunk { cursor: rest, ..*chunk });
             return;
@@ -201,7 +213,7 @@ impl NodePool {
         self.give_back(chunk);
     }
 
-    /// Bytes left in the segment that moved entries go to now.
+    /// Bytes left in the segment to which moved entries go now.
     pub fn cold_rest(&self, log: &Log) -> u64 {
         let active = self.active.last().expect("every pool has a stream of moved entries").lock();
         let base = active.segment.map(|segment| self.segments[segment as usize].base_version.load(Ordering::Relaxed));
@@ -217,7 +229,7 @@ impl NodePool {
         if left < size {
             return None;
         }
-        // Chunks begin with lines. What is left of a delete's line is nobody's.
+        // Chunks begin at lines. The rest of the line after a delete's chunk stays unused.
         let (least, line) = if active.for_deletes { (0, 1) } else { (least, 64) };
         let bytes = size.next_multiple_of(line).max(least).min(left);
         let cursor = active.tail;
@@ -235,13 +247,15 @@ impl NodePool {
         })
     }
 
-    /// Closes the active segments of the shards from `shard` on, and those of moved entries: what comes goes to new ones.
+    /// Closes the active segments of the streams from `shard` on, and those of moved entries: later entries go to new
+    /// ones.
     pub fn close_from(&self, shard: usize) {
         self.close(&self.active[shard..]);
         self.cold_rests.lock().drain(..).for_each(|rest| self.give_back(&rest));
     }
 
-    /// Gives back what collectors left of their chunks in segments that are no longer filled: these cannot be sealed before, and perhaps no collector will go on there. A gap each, unlike rests in the
+    /// Gives back the rests of collectors' chunks in segments that are no longer filled. Those segments cannot be
+    /// sealed before, and perhaps no collector will go on there. Each such rest becomes a gap, unlike rests in the
     /// segment that is being filled.
     pub fn give_back_closed_rests(&self) {
         self.cold_rests.lock().retain(|rest| {
@@ -258,8 +272,8 @@ impl NodePool {
         self.close(&self.active[..self.active.len() - 1]);
     }
 
-    /// Closes the shards' active segments that have no room left. They are closed anyway when an entry does not fit; but the shard may get none for long, where others
-    /// share its segment.
+    /// Closes the shards' active segments that have no room left. They are closed anyway when an entry does not fit.
+    /// But the shard may get no entry for a long time, where other shards share its segment.
     pub fn close_full(&self) {
         for active in &self.active[..self.active.len() - 1] {
             let mut active = active.lock();
@@ -282,12 +296,12 @@ impl NodePool {
         }
     }
 
-    /// The segment that moved entries go to now.
+    /// The segment to which moved entries go now.
     pub fn segment_of_moved(&self) -> Option<u32> {
         self.active.last().expect("every pool has a stream of moved entries").lock().segment
     }
 
-    /// The next byte to hand out of a segment, if it is a shard's active one.
+    /// The next byte to hand out from a segment, if it is a stream's active one.
     pub fn active_tail(&self, index: u32) -> Option<u64> {
         self.active.iter().find_map(|active| {
             let active = active.lock();
@@ -298,18 +312,18 @@ impl NodePool {
     /// Makes a half-filled segment the active one of its shard, if the shard has none and there is room behind `tail`.
     pub fn resume_segment(&self, index: u32, shard: u32, tail: u64) -> bool {
         let (cold, shards) = self.active.split_last().expect("every pool has a stream of moved entries");
-        // There may be fewer shards than last time.
+        // There may be fewer shards than at the last opening.
         let stream = if shard == u32::from(COLD_SHARD) { Some(cold) } else { shards.get(shard as usize) };
         let Some(active) = stream else { return false };
         let mut active = active.lock();
-        // Whole lines: no line is shared with what was there before the restart.
+        // Whole lines: no line is shared with bytes from before the restart.
         let tail = tail.next_multiple_of(64);
         let end = self.segment_end(index);
         if active.segment.is_some() || end.saturating_sub(tail) < self.chunk_bytes {
             return false;
         }
         self.segments[index as usize].set_state(SegmentState::Open);
-        // As many as there are missing of what is kept: nobody remembers which.
+        // As many segments are marked for deletes as the reserve is short of: there is no record of which they were.
         let for_deletes = shard != u32::from(COLD_SHARD) && self.is_kept_for_deletes();
         self.open_for_deletes.fetch_add(for_deletes.into(), Ordering::Relaxed);
         *active = Active { segment: Some(index), tail, end, for_deletes };
@@ -338,7 +352,7 @@ impl NodePool {
         })
     }
 
-    /// A run is full as soon as its entry is written.
+    /// Closes a run, which is full as soon as its entry is written.
     pub fn close_run(&self, segment: u32, tally: &Tally) {
         let state = &self.segments[segment as usize];
         state.absorb(tally);
@@ -353,8 +367,8 @@ mod tests {
     use crate::{Flush, Log};
     use hither_pmem::CreateOptions;
 
-    /// Regression: an entry that did not fit into the rest of a chunk left a gap there, though what follows was nobody's. Where entries took a little more than half a chunk, half of the
-    /// space was lost until a collector came.
+    /// Regression: an entry that did not fit into the rest of a chunk left a gap there, although the space behind it
+    /// was free. Where entries took a little more than half a chunk, half of the space was lost until a collector came.
     #[test]
     fn entries_of_half_a_chunk_and_more_leave_no_gaps() {
         for value_bytes in [100, 600, 700, 1000, 3000] {
@@ -368,14 +382,15 @@ mod tests {
             (0..count).for_each(|key| _ = put(key));
             let usage = &log.usage()[0];
             assert_eq!(usage.entries, count);
-            // One that does not fit into a segment's end leaves less than its length there.
+            // An entry that does not fit into a segment's end leaves a gap shorter than itself there.
             let (in_use, gap) = (usage.open + usage.closed, value_bytes as u64 + 32);
             let least = usage.written_bytes + (in_use - 1) * gap;
             assert!((in_use - 1) * (16 << 10) <= least, "{value_bytes}: {in_use} segments for {} bytes", usage.written_bytes);
         }
     }
 
-    /// What another thread took lies behind the chunk. Long entries have chunks of their own then, and short ones go on in theirs.
+    /// Another thread's chunk lies behind this thread's. Long entries get chunks of their own then, and short ones go
+    /// on in their chunk.
     #[test]
     fn long_entries_leave_no_gaps_beside_another_thread() {
         let log = Log::for_tests(&CreateOptions { segment_bytes: 16 << 10, ..CreateOptions::new(1 << 20) });

@@ -1,15 +1,19 @@
-//! Sweeping: what the layer with the indexes needs to mark everything that tombstones keep out, so that the tombstones may go (`docs/adr/0014`).
+//! Sweeping: the functions that the layer with the indexes needs to mark every entry that tombstones keep out, so that
+//! the tombstones may go (`docs/adr/0014`).
 //!
 //! # Thread safety
 //!
-//! Beside writers and passes. A segment is read under a pin, which keeps it from being opened again; it may be freed meanwhile.
+//! Runs beside writers and passes. A segment is read under a pin, which keeps it from being opened again; it may be
+//! freed meanwhile.
 //!
 //! # Crash
 //!
-//! Marks are durable after [`Log::barrier`]; how far segments are swept is kept in DRAM only.
+//! Marks are durable after [`Log::barrier`]. How far segments are swept is kept in DRAM only.
 //!
-//! Invariant: nobody relies on a mark that is not certain to be durable. A mark that is met may be that of a process that died, or of a sweep that is under way or was cut short; whoever
-//! needs it makes it again then ([`Sweeping::may_trust`]). So it stays until the segment is used again: a sweep that ends has made those again that it needed, and says nothing of others.
+//! Invariant: nobody relies on a mark that is not certain to be durable. A mark that is met may be of a process that
+//! died, or of a sweep that is under way or was cut short; a sweep that needs such a mark makes it again
+//! ([`Sweeping::may_trust`]). The doubt remains until the segment is used again, because a sweep that ends has remade
+//! only the marks that it needed itself.
 
 use crate::entry::EntryView;
 use crate::error::Result;
@@ -41,19 +45,20 @@ impl Drop for PinnedLife<'_> {
     }
 }
 
-/// Keys that have tombstones, by hash: never misses one, and takes one other in some hundreds for one, of which dead entries may be marked again.
+/// The set of keys that have tombstones, by hash. It never misses one. It takes one other key in some hundreds for one,
+/// whose dead entries may then be marked again.
 #[derive(Debug)]
 pub struct TombstoneFilter {
     bits: Box<[u64]>,
 }
 
 impl TombstoneFilter {
-    /// Room for so many tombstones: two to four bytes each.
+    /// A filter for `count` tombstones: two to four bytes each.
     pub fn for_tombstones(count: u64) -> TombstoneFilter {
         TombstoneFilter { bits: vec![0; (count.max(4) / 4).next_power_of_two() as usize].into() }
     }
 
-    /// Takes every key for one with a tombstone.
+    /// A filter that takes every key for one with a tombstone.
     pub fn of_everything() -> TombstoneFilter {
         TombstoneFilter { bits: Box::new([u64::MAX]) }
     }
@@ -81,24 +86,26 @@ impl TombstoneFilter {
 /// A sweep under way, from before its first mark until its marks are durable.
 pub struct Sweeping<'a> {
     log: &'a Log,
-    /// Where it has marked.
+    /// The segments in which it has marked.
     lives: Vec<SegmentLife>,
 }
 
 impl Sweeping<'_> {
-    /// Says that this segment is going to be looked through.
+    /// Announces that this segment is going to be searched.
     pub fn enter(&mut self, life: &SegmentLife) {
         self.lives.push(*life);
     }
 
-    /// Whether the marks that were met in a segment are durable. Ask after they were read.
+    /// Whether the marks that were met in a segment are durable. Call after they were read.
     pub fn may_trust(&self, life: &SegmentLife) -> bool {
-        // Pairs with the fence in `begin_sweep`: who has read the mark of another sweep finds that counted, or else ended, and its marks durable.
+        // Pairs with the fence in `begin_sweep`: a thread that has read another sweep's mark sees that sweep counted.
+        // If it does not, that sweep has ended, and its marks are durable or the segment is noted as unsure.
         fence(Ordering::Acquire);
         self.log.sweeps.load(Ordering::Acquire) == 1 && !self.log.segment_in(life).marks_unsure.load(Ordering::Relaxed)
     }
 
-    /// Makes the marks durable, and notes that of what is older than the tombstones of `swept` up to `version` nothing is left alive.
+    /// Makes the marks durable, and notes that no entry older than the tombstones of `swept` up to `version` is left
+    /// alive.
     ///
     /// # Errors
     /// If that failed; then no mark is relied on.
@@ -144,7 +151,8 @@ impl Log {
         self.lives_of(Segment::in_use)
     }
 
-    /// The full segments that hold tombstones, and how many they hold. (To an open one a tombstone may be moved after it was looked at.)
+    /// The full segments that hold tombstones, and the number of these tombstones. (A tombstone may be moved to an open
+    /// segment after that was searched.)
     pub fn lives_with_tombstones(&self) -> (Vec<SegmentLife>, u64) {
         let mut tombstones = 0;
         let found = self.lives_of(|segment| {
@@ -156,8 +164,9 @@ impl Log {
         (found, tombstones)
     }
 
-    /// Whether some full segment holds tombstones that stay only until the next checkpoint, and at least `least` of it would be gained without that: where tombstones hold up their segment
-    /// whatever is no live entry, else themselves, if a sweep has made them free to go.
+    /// Whether tombstones that stay only until the next checkpoint hold back at least the share `least` of some full
+    /// segment. Under [`Tombstones::Buried`] a tombstone holds back everything in its segment that is not live; under
+    /// [`Tombstones::Swept`] tombstones hold back only themselves, once a sweep has released them.
     pub fn tombstones_hold_garbage(&self, least: f64, tombstones: Tombstones) -> bool {
         if self.has_unreadable() {
             return false;
@@ -178,7 +187,7 @@ impl Log {
         })
     }
 
-    /// Whether tombstones stay in full segments only until the next checkpoint. O(segments).
+    /// Whether full segments contain tombstones that stay only until the next checkpoint. O(segments).
     pub fn tombstones_await_checkpoint(&self) -> bool {
         if self.has_unreadable() {
             return false;
@@ -188,7 +197,8 @@ impl Log {
         self.pools.iter().any(|pool| pool.existing().iter().any(awaits))
     }
 
-    /// The next one that is wanted, from where the last call with `cursor` came to; over all calls each segment is looked at once, and those that are given out once more.
+    /// The next segment that is wanted, from where the last call with `cursor` stopped. Over all calls each segment is
+    /// examined once, and those that are returned once more.
     pub(crate) fn next_life(&self, cursor: &AtomicU64, mut wanted: impl FnMut(&Segment) -> bool) -> Option<SegmentLife> {
         let from = cursor.load(Ordering::Relaxed);
         let (first_node, first_index) = ((from >> 32) as usize, (from & u64::from(u32::MAX)) as usize);
@@ -197,7 +207,7 @@ impl Log {
             for (index, segment) in pool.existing().iter().enumerate().skip(first) {
                 let generation = segment.generation.load(Ordering::Relaxed);
                 if wanted(segment) {
-                    // Others may be ahead.
+                    // Other threads may be ahead.
                     cursor.fetch_max((node as u64) << 32 | index as u64, Ordering::Relaxed);
                     return Some(SegmentLife { node: node as u32, index: index as u32, generation });
                 }
@@ -219,38 +229,40 @@ impl Log {
         found
     }
 
-    /// Bytes of the segments of a node that deletes may have when puts have no more. Once tombstones fill them, only what is collected makes room.
+    /// Bytes of the segments of a node that deletes may open when puts may open none. Once tombstones fill them, only
+    /// collection makes room.
     pub fn bytes_for_deletes(&self, node: usize) -> u64 {
         let pool = &self.pools[node];
         (pool.reserve(Filler::Put) - pool.reserve(Filler::Delete)) * pool.segment_bytes()
     }
 
-    /// Whether half of those are gone.
+    /// Whether half of those bytes are used up.
     pub fn deletes_run_short(&self, node: usize) -> bool {
         let pool = &self.pools[node];
         let (for_puts, for_deletes) = (pool.reserve(Filler::Put), pool.reserve(Filler::Delete));
         pool.within_reach() < for_puts - (for_puts - for_deletes) / 2
     }
 
-    /// Whether all of those are gone.
+    /// Whether all of those bytes are used up.
     pub fn deletes_have_nothing(&self, node: usize) -> bool {
         let pool = &self.pools[node];
         pool.within_reach() <= pool.reserve(Filler::Delete)
     }
 
-    /// Whether a sweep would make at least one part in `share` of some full segment of the node free to go.
+    /// Whether a sweep would release at least one part in `share` of some full segment of the node.
     pub fn has_unswept_of(&self, node: usize, share: u64) -> bool {
         let pool = &self.pools[node];
         pool.existing().iter().any(|segment| unswept_bytes(segment) > pool.segment_bytes() / share)
     }
 
-    /// Bytes of tombstones, in full segments of a node, that no sweep has made free to go.
+    /// Bytes of the tombstones in full segments of a node that no sweep has released.
     pub fn unswept_tombstone_bytes(&self, node: usize) -> u64 {
         self.pools[node].existing().iter().map(unswept_bytes).sum()
     }
 
-    /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of a segment that is in that life still, with the segment pinned, and then
-    /// `finish` before the pin ends; false if it is not. Entries that are being appended meanwhile may be visited or not. Call outside epoch pins.
+    /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of a segment that is still in that
+    /// life, with the segment pinned, and then `finish` before the pin ends. `None` if the life is over. Entries that
+    /// are being appended meanwhile may be visited or not. Call outside epoch pins.
     pub fn visit_life<'a, R>(
         &'a self,
         life: &SegmentLife,
@@ -262,10 +274,11 @@ impl Log {
         Some(finish())
     }
 
-    /// Keeps a segment from being opened again, if it is in that life still. Call outside epoch pins.
+    /// Keeps a segment from being opened again, if it is still in that life. Call outside epoch pins.
     pub(crate) fn pin_life(&self, life: &SegmentLife) -> Option<PinnedLife<'_>> {
         let segment = self.segment_in(life);
-        // As `pin_segment`: whoever frees the segment after this look waits for the epoch pin first, and sees the count then.
+        // As in `pin_segment`: a thread that frees the segment after this check waits for the epoch pin first, and then
+        // sees the count.
         let _pin = epoch::pin();
         if !segment.in_use() || segment.generation.load(Ordering::Relaxed) != life.generation {
             return None;
@@ -274,11 +287,12 @@ impl Log {
         Some(PinnedLife { segment })
     }
 
-    /// Notes that of what is older than the tombstones of these segments up to `version` nothing is left alive, durably.
+    /// Notes that no entry older than these segments' tombstones up to `version` is left alive, durably.
     fn end_sweep(&self, lives: &[SegmentLife], version: u64) {
         for life in lives {
             let segment = self.segment_in(life);
-            // A life that ended meanwhile: the next one's entries are newer than `version`, but for moved ones.
+            // A life that has ended is skipped: the next life's entries are newer than `version`, but moved ones may
+            // not be.
             let _pin = epoch::pin();
             if segment.in_use() && segment.generation.load(Ordering::Relaxed) == life.generation {
                 segment.swept_to.fetch_max(version, Ordering::Relaxed);
@@ -287,13 +301,13 @@ impl Log {
     }
 }
 
-/// Bytes of a full segment's tombstones that no sweep has made free to go.
+/// Bytes of a full segment's tombstones that no sweep has released.
 fn unswept_bytes(segment: &Segment) -> u64 {
     let is_unswept = is_full(segment) && segment.newest_tombstone.load(Ordering::Relaxed) > segment.swept_to.load(Ordering::Relaxed);
     if is_unswept { segment.tombstone_bytes.load(Ordering::Relaxed) } else { 0 }
 }
 
-/// Whether tombstones of a segment stay only until a checkpoint comes that covers more than this version.
+/// Whether tombstones of a segment stay only until a checkpoint covers more than this version.
 fn awaits_checkpoint(segment: &Segment, floor: u64) -> bool {
     is_full(segment) && segment.tombstones.load(Ordering::Relaxed) > 0 && segment.newest_tombstone.load(Ordering::Relaxed) > floor
 }

@@ -1,14 +1,19 @@
 //! Appending: the path that every write takes.
 //!
-//! A slot holds, per shard, a chunk of the shard's active segment, and a block of versions. What its writes made garbage is counted beside (the `dead` module).
+//! A slot holds, for each shard, a chunk of the shard's active segment, and a block of versions. Beside it, the slot
+//! counts the garbage that its writes have made (the `dead` module).
 //!
-//! # Who may touch a slot
+//! # Access to a slot
 //!
-//! The first threads of the process (by their epoch number) own a slot of each node alone: they need no lock, only to be inside a writer
-//! section and to find the slot not frozen. Whoever wants to look into other threads' slots freezes them, waits for their writer sections
-//! under way, and thaws each as soon as it has looked ([`Log::with_slots`]): a thread that was preempted inside its section holds up nobody
-//! but itself. All further threads, and owners while their slots are frozen, share the last slot of their node behind a lock, which is held
-//! over one operation, fence included, and over a sync only where that opens a segment on files.
+//! The first threads of the process (by their epoch number) own a slot of each node alone. They need no lock; they only
+//! have to be inside a writer section and to find the slot not frozen.
+//!
+//! A thread that wants to inspect other threads' slots freezes them, waits for their writer sections under way, and
+//! thaws each slot as soon as it has inspected it ([`Log::with_slots`]). So a thread that was preempted inside its
+//! section delays nobody but itself.
+//!
+//! All further threads, and owners while their slots are frozen, share the last slot of their node behind a lock. The
+//! lock is held over one operation, fence included, and over a sync only where that opens a segment on files.
 
 use crate::address;
 use crate::dead::DeadCounts;
@@ -26,10 +31,10 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is one writer's at a time: see the module's head.
+/// The state that belongs to one writer at a time: see the module documentation.
 pub(crate) struct SlotState {
     pub block: VersionBlock,
-    /// By shard; the last one is for hot entries of all shards.
+    /// By shard; the last chunk is for hot entries of all shards.
     pub chunks: Box<[Chunk]>,
     /// Ranges written without a flush.
     pub dirty: DirtyRanges,
@@ -37,15 +42,17 @@ pub(crate) struct SlotState {
 
 pub(crate) struct Slot {
     locked: AtomicBool,
-    /// Its owner stays outside.
+    /// The owner must not use the slot.
     frozen: AtomicBool,
-    /// What its writes made garbage, by node.
+    /// By node: the garbage that its writes have made.
     pub dead: Box<[DeadCounts]>,
     state: UnsafeCell<SlotState>,
 }
 
-// SAFETY: `state` is reached only through `SlotGuard`, of which there is one at a time: it holds `locked`, or it is its owner's, in a writer section that began while the slot was not frozen, and
-// does not leave that thread. Who locks an owned slot has frozen it before and waited for such sections (see the module's head). What is in it may be sent.
+// SAFETY: `state` is reached only through `SlotGuard`, of which there is one at a time. Either the guard holds
+// `locked`, or it is the owner's: then the owner is in a writer section that began while the slot was not frozen, and
+// the guard does not leave that thread. A thread that locks an owned slot has frozen it before and waited for such
+// sections (see the module documentation). The contents may be sent to other threads.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -89,12 +96,12 @@ impl Slot {
 pub(crate) struct SlotGuard<'a> {
     pub slot: &'a Slot,
     locked: bool,
-    /// An owned slot is its thread's, as long as this is in its writer section.
+    /// An owned slot belongs to its thread only while the thread is in its writer section.
     _not_send: PhantomData<*const ()>,
 }
 
 impl<'a> SlotGuard<'a> {
-    /// Of the current thread's own slot, not frozen, in a writer section.
+    /// A guard of the current thread's own slot, which is not frozen, in a writer section.
     #[inline(always)]
     fn of_own(slot: &'a Slot) -> Self {
         debug_assert!(epoch::is_writing(), "a slot belongs to its thread in a writer section only");
@@ -106,7 +113,8 @@ impl std::ops::Deref for SlotGuard<'_> {
     type Target = SlotState;
     #[inline(always)]
     fn deref(&self) -> &SlotState {
-        // SAFETY: the guard holds the slot's lock, or its thread owns the slot and is in a writer section (see the module's head).
+        // SAFETY: the guard holds the slot's lock, or its thread owns the slot and is in a writer section (see the
+        // module documentation).
         unsafe { &*self.slot.state.get() }
     }
 }
@@ -128,7 +136,8 @@ impl Drop for SlotGuard<'_> {
     }
 }
 
-/// One operation's access to the log. Create it inside a writer section (`hither_sync::epoch::pin_writer`), and drop it there. It stays on its thread:
+/// One operation's access to the log. Create it inside a writer section (`hither_sync::epoch::pin_writer`), and drop it
+/// there. It stays on its thread:
 ///
 /// ```compile_fail,E0277
 /// fn send<T: Send>() {}
@@ -154,7 +163,7 @@ pub enum Flush {
 /// How an entry is to be appended.
 #[derive(Clone, Copy, Debug)]
 pub struct Append {
-    /// Hash of the key: decides the shard.
+    /// Hash of the key; determines the shard.
     pub hash: u64,
     /// When its lines are written back.
     pub flush: Flush,
@@ -168,8 +177,8 @@ impl Log {
         self.writer_on(node)
     }
 
-    /// As [`Log::writer`], in the section that `pin` is, if the thread has a slot of its own there and nobody keeps it frozen. Never waits, so it may be
-    /// taken before a latch.
+    /// As [`Log::writer`], in the writer section `pin`, if the thread owns a slot there and nobody keeps it frozen.
+    /// Never waits, so it may be called before a latch is taken.
     #[inline(always)]
     pub fn own_writer(&self, pin: &epoch::Guard) -> Option<Writer<'_>> {
         let node = self.local_node();
@@ -191,14 +200,16 @@ impl Log {
         let number = epoch::thread_number();
         let first = node * self.slots_per_node;
         let own = &self.slots[first + number.min(shared)];
-        // While its own slot is frozen the shared one serves: waiting here would keep the freezer waiting for this section.
+        // While the thread's own slot is frozen, it uses the shared one: waiting here would make the freezing thread
+        // wait for this section.
         let slot =
             if number < shared && !own.frozen.load(Ordering::Acquire) { SlotGuard::of_own(own) } else { self.slots[first + shared].lock() };
         Writer { log: self, pool: &self.pools[node], slot }
     }
 
-    /// Calls `f(position, state)` for every slot, with no writer in that one meanwhile, in no particular order. What a writer section that
-    /// ended before this call did is seen. `f` must not wait for writers. Call outside writer sections.
+    /// Calls `f(position, state)` for every slot, in no particular order, while no writer uses that slot. It sees
+    /// everything done by writer sections that ended before this call. `f` must not wait for writers. Call outside
+    /// writer sections.
     pub(crate) fn with_slots(&self, mut f: impl FnMut(usize, &mut SlotState)) {
         let _one_at_a_time = self.freezing.lock();
         let owned = self.slots_per_node - 1;
@@ -221,28 +232,28 @@ impl Log {
         self.positions(owned).for_each(|position| f(position, &mut self.slots[position].lock()));
     }
 
-    /// Where the slots of a thread number lie, one per node.
+    /// The positions of the slots of a thread number, one per node.
     fn positions(&self, number: usize) -> impl Iterator<Item = usize> {
         (number..self.slots.len()).step_by(self.slots_per_node)
     }
 
     fn set_frozen(&self, numbers: std::ops::Range<usize>, frozen: bool) {
         for position in numbers.flat_map(|number| self.positions(number)) {
-            // Release: the owner that comes back sees what was changed. (The stamp's barrier orders the freezing.)
+            // Release: the owner that comes back sees the changes. (The stamp's barrier orders the freezing.)
             self.slots[position].frozen.store(frozen, Ordering::Release);
         }
     }
 }
 
 impl Writer<'_> {
-    /// `count` consecutive new versions above `last`; the first of them.
+    /// Draws `count` consecutive new versions above `last`. Returns the first.
     #[inline(always)]
     pub fn draw_versions(&mut self, last: u64, count: u64) -> u64 {
         self.log.clock.draw(&mut self.slot.block, last, count)
     }
 
-    /// Starts loading the lines that the next `bytes` of appends with this hash go to (a hint, so a KiB at most), to have them when the stores come:
-    /// a batch's stores would otherwise wait for memory between the batch's first entry and its fence.
+    /// Starts loading the lines to which the next `bytes` of appends with this hash go (a hint, so a KiB at most). A
+    /// batch's stores would otherwise wait for memory between the batch's first entry and its fence.
     #[inline(always)]
     pub fn prefetch_room(&self, hash: u64, bytes: u64) {
         let at = self.pool.pool.base().wrapping_add(self.slot.chunks[self.log.shard_of(hash)].cursor as usize);
@@ -251,20 +262,22 @@ impl Writer<'_> {
         }
     }
 
-    /// The chunk for an entry with this hash and version: its shard's, or, if its key is hot, the one for such.
+    /// The chunk for an entry with this hash and version: that of its shard or, if its key is hot, the one for hot
+    /// entries.
     #[inline(always)]
     pub(crate) fn stream_of(&self, hash: u64, version: u64) -> usize {
-        // A slot's versions come one after the other: they serve as its count of appends.
+        // A slot's versions are consecutive, so they serve as its count of appends.
         if version.is_multiple_of(SAMPLE_EVERY) && self.log.separates_hot() {
             self.pool.hot.sample(hash);
         }
-        // Never on without samples.
+        // A key can be hot only if samples are taken.
         if self.pool.hot.is_hot(hash) { self.log.shards() } else { self.log.shard_of(hash) }
     }
 
-    /// Appends an entry and starts its write-back; returns its reference. Not durable before [`Writer::fence`] (or a sync).
+    /// Appends an entry and starts its write-back. Returns its reference. Not durable before [`Writer::fence`] (or a
+    /// sync).
     ///
-    /// O(size). Fails only if no segment can be had, with nothing written.
+    /// O(size). Fails only if no segment is available; then nothing was written.
     #[inline(always)]
     pub fn append(&mut self, parts: &Parts<'_>, how: Append) -> Result<u64> {
         let shard = self.stream_of(how.hash, parts.version);
@@ -290,14 +303,15 @@ impl Writer<'_> {
         self.append_any(&copy, shard, how)
     }
 
-    /// Writes an encoded entry into space that a chunk gave away.
+    /// Writes an encoded entry into space that a chunk has given to it.
     #[inline(always)]
     pub(crate) fn write_plain<const N: usize>(&mut self, shard: usize, offset: u64, words: &[u64; N], flush: Flush) -> u64 {
         let size = 8 * N as u64;
-        // SAFETY: the chunk is this slot's alone, inside an active segment, and these bytes were never written before.
+        // SAFETY: the chunk belongs to this slot alone, inside an active segment, and these bytes were never written
+        // before.
         unsafe { self.pool.pool.write_words(offset, words) };
         self.finish(shard, offset, size, flush);
-        // By the time this shard has its next turn, the line is here.
+        // By the time this shard has its next turn, the line is loaded.
         hither_sync::prefetch_write(self.pool.pool.base().wrapping_add(offset as usize + 64));
         address::pack(self.pool.node, offset, size)
     }
@@ -305,7 +319,7 @@ impl Writer<'_> {
     #[inline(never)]
     fn append_any(&mut self, parts: &Parts<'_>, shard: usize, how: Append) -> Result<u64> {
         let is_run = parts.max_size() > self.pool.segment_bytes();
-        // Hot entries are garbage before a collector comes, and runs are never moved.
+        // No shortcut for these: hot entries are garbage before a collector comes, and runs are never moved.
         let bare;
         let parts = if parts.shortcut != 0 && (is_run || shard == self.log.shards()) {
             bare = Parts { shortcut: 0, ..*parts };
@@ -335,7 +349,7 @@ impl Writer<'_> {
         Ok(address::pack(self.pool.node, place.offset, size))
     }
 
-    /// A value too large for a segment gets a run of segments of its own.
+    /// Appends a value too large for a segment to a run of segments of its own.
     fn append_run(&mut self, parts: &Parts<'_>, shard: usize, how: Append) -> Result<u64> {
         let run = self.pool.open_run(self.log, parts, shard)?;
         if parts.op != Op::Delete {
@@ -354,7 +368,8 @@ impl Writer<'_> {
         parts.with_head(place, |words| {
             let key_at = place.offset + 8 * words.len() as u64;
             let pool = &self.pool.pool;
-            // SAFETY: [offset, offset + size) was reserved for this entry, inside an active segment, and never written before.
+            // SAFETY: [offset, offset + size) was reserved for this entry, inside an active segment, and never written
+            // before.
             unsafe {
                 pool.write_words(place.offset, words);
                 pool.write(key_at, parts.key);
@@ -381,12 +396,13 @@ impl Writer<'_> {
 
     #[cold]
     fn remember_dirty(&mut self, shard: usize, offset: u64, size: u64) {
-        // Before the entry is installed: whoever finds it there finds this, too.
+        // Before the entry is installed: a thread that finds the entry in the index also sees this.
         self.log.lags.store(true, Ordering::Relaxed);
         self.slot.dirty.add(shard, offset, size);
     }
 
-    /// Sees to it that `parts` fits into the shard's chunk: lengthens it, or takes another. Of a long entry, whose chunk is its own, the one before is returned, if it has room for others: to go on with.
+    /// Makes room for `parts` in the shard's chunk: lengthens it, or takes another. For a long entry, which gets a
+    /// chunk of its own, returns the previous chunk if it still has room for other entries, so that they go on there.
     #[cold]
     #[inline(never)]
     fn refill(&mut self, parts: &Parts<'_>, shard: usize) -> Result<Option<Chunk>> {
@@ -400,10 +416,10 @@ impl Writer<'_> {
         Ok(before)
     }
 
-    /// Takes another chunk for `parts`, of so many bytes; the one before is given back, or returned.
+    /// Takes another chunk for `parts` and returns its bytes. The previous chunk is given back, or returned.
     fn replace_chunk(&mut self, parts: &Parts<'_>, shard: usize) -> Result<(u64, Option<Chunk>)> {
         let before = std::mem::replace(&mut self.slot.chunks[shard], Chunk::NONE);
-        // Not in a segment that is closed: it waits for its chunks to be sealed.
+        // Not if the previous chunk's segment is closed: a closed segment is sealed only when its chunks are back.
         let goes_on = self.pool.is_long(parts) && self.pool.is_open(&before) && before.end - before.cursor >= entry::MIN_BYTES;
         if !goes_on {
             self.pool.give_back(&before);
@@ -421,13 +437,14 @@ impl Writer<'_> {
         Ok((taken, goes_on.then_some(before)))
     }
 
-    /// Orders everything appended with `flush` before whatever follows: the one fence of a write.
+    /// Orders everything appended with `flush` before everything that follows: the one fence of a write.
     #[inline(always)]
     pub fn fence(&self) {
         self.pool.pool.fence();
     }
 
-    /// Starts loading what [`Writer::mark_dead`] is going to change for the entry behind `reference`: see [`Writer::past_of`].
+    /// Starts loading the word that [`Writer::mark_dead`] is going to change for the entry behind `reference`: see
+    /// [`Writer::past_of`].
     #[inline(always)]
     pub fn prefetch_mark(&self, reference: u64) {
         if reference != 0 {
@@ -437,7 +454,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Notes that the entry behind `reference` is garbage, which no snapshot shows: no media is touched.
+    /// Notes that the entry behind `reference` is garbage, and shown by no snapshot. Touches no media.
     #[inline(always)]
     pub fn mark_dead(&mut self, reference: u64) {
         let at = address::unpack(reference);
@@ -464,7 +481,7 @@ mod tests {
     use crate::Log;
     use hither_sync::epoch;
 
-    /// Whose slot it is nobody knows outside a section: others may be looking into it.
+    /// Outside a section the owner of a slot is unknown: other threads may be inspecting it.
     #[test]
     #[should_panic(expected = "in a writer section only")]
     fn there_is_no_writer_outside_a_section() {

@@ -1,26 +1,26 @@
-//! Bare entries: those with a length word and without extension, built in few instructions.
+//! Bare entries: those with a length word and without an extension, encoded in few instructions.
 //!
-//! Invariant: the words are the head that [`Parts::encode_head`], the reference, makes of the same parts.
+//! Invariant: the words equal the head that [`Parts::encode_head`], the reference, makes of the same parts.
 
 use super::{ALIGN, HEADER_BYTES, MIN_BYTES, Parts, Place, crc, flag, seed};
 
 /// Bytes before a bare entry's key.
 pub(crate) const HEAD_BYTES: u64 = HEADER_BYTES + 8;
 
-/// Size of a bare entry with so many bytes of key and value together, padding included.
+/// Size of a bare entry whose key and value together have `bytes` bytes, padding included.
 #[inline(always)]
 pub fn bare_size_of(bytes: usize) -> u64 {
     (HEAD_BYTES + bytes as u64).next_multiple_of(ALIGN).max(MIN_BYTES)
 }
 
 impl Parts<'_> {
-    /// Size of the entry in bytes if it is a bare one: see [`bare_size_of`].
+    /// Size of the entry in bytes if it is bare: see [`bare_size_of`].
     #[inline(always)]
     pub fn bare_size(&self) -> u64 {
         bare_size_of(self.key.len() + self.value.len())
     }
 
-    /// The words before the key, checksum included; `None` if the entry is no bare one in this place.
+    /// The words before the key, checksum included; `None` if the entry is not bare in this place.
     #[inline(always)]
     pub fn encode_bare(&self, place: &Place) -> Option<[u64; 3]> {
         if !self.needs_len() || self.batch.is_some() || self.ext_mask(place.keyspace, place.base_version) != 0 {
@@ -33,7 +33,8 @@ impl Parts<'_> {
         Some(words)
     }
 
-    /// Calls `f` with the words before the key: as [`Parts::encode_head`], in few instructions if the entry is a bare one.
+    /// Calls `f` with the words before the key: as [`Parts::encode_head`], but in few instructions if the entry is
+    /// bare.
     #[inline(always)]
     pub(crate) fn with_head<R>(&self, place: &Place, f: impl FnOnce(&[u64]) -> R) -> R {
         match self.encode_bare(place) {

@@ -1,7 +1,8 @@
-//! The commonest entry, built and read in registers: eight bytes of key and of value (none in a tombstone), no expiry, no batch.
+//! The commonest entry, encoded and decoded in registers: eight bytes of key and of value (none in a tombstone), no
+//! expiry, no batch.
 //!
-//! Invariants: the words are those of [`Parts::encode_plain`](super::Parts::encode_plain), the reference; what is read is what
-//! [`EntryView::verify`](super::EntryView::verify) finds.
+//! Invariants: the encoded words equal those of [`Parts::encode_plain`](super::Parts::encode_plain), the reference; the
+//! decoded content equals what [`EntryView::verify`](super::EntryView::verify) finds.
 
 use crate::address;
 
@@ -14,7 +15,7 @@ pub struct PlainPair {
     pub op: Op,
     /// Key, as its bytes lie in memory.
     pub key: u64,
-    /// Value likewise; ignored in a tombstone.
+    /// Value, as its bytes lie in memory; ignored in a tombstone.
     pub value: u64,
     /// Version.
     pub version: u64,
@@ -46,23 +47,26 @@ impl PlainPair {
     }
 }
 
-/// Content of a valid entry of eight bytes of key and of value, of its segment's keyspace, that is neither dead nor a tombstone, without expiry or batch.
+/// Content of a valid entry of eight bytes of key and of value, of its segment's keyspace, that is neither dead nor a
+/// tombstone and has neither expiry nor batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LivePair {
     /// Key, as its bytes lie in memory.
     pub key: u64,
-    /// Value likewise.
+    /// Value, as its bytes lie in memory.
     pub value: u64,
-    /// Reference to the key's previous entry, or 0; the low byte of its segment's generation stands where the size would.
+    /// Reference to the key's previous entry, or 0. The low byte of its segment's generation is in the place of the
+    /// size tag.
     pub parent: u64,
 }
 
 impl LivePair {
-    /// The pair at `offset`, and its version from the segment's base on; `None` if there is no such entry, or its checksum is wrong.
+    /// The pair at `offset`, and its version minus the segment's base; `None` if there is no such entry or its checksum
+    /// is wrong.
     #[inline(always)]
     pub(crate) fn verify(bytes: &[u8; MIN_BYTES as usize], generation: u64, offset: u64) -> Option<(LivePair, u64)> {
         let words @ [first, second, key, value] = words_of(bytes);
-        // Nothing but the operation, which is one of the two with a value.
+        // No flag but the operation, which is one of the two with a value.
         let flags = (first >> word0::FLAGS_SHIFT) as u8;
         if flags != Op::Update as u8 && flags != Op::Insert as u8 {
             return None;
@@ -71,7 +75,7 @@ impl LivePair {
         (u64::from(state) == first & CRC_MASK).then(|| Self::in_words(words))
     }
 
-    /// What [`LivePair::verify`] has found in these bytes. They may have been marked dead since.
+    /// Decodes a pair that [`LivePair::verify`] has found in these bytes. It may have been marked dead since.
     #[inline(always)]
     pub(crate) fn again(bytes: &[u8; MIN_BYTES as usize]) -> (LivePair, u64) {
         Self::in_words(words_of(bytes))

@@ -1,14 +1,15 @@
-//! The word that leads a collector to an entry's place in the index (Pacman, section 3.1; `docs/adr/0020`).
+//! The shortcut word, which leads a collector to an entry's place in the index (Pacman, section 3.1; `docs/adr/0020`).
 //!
-//! It holds what the index gave as a hint, and which opening of the store wrote it: the leaves of a volatile index have other numbers after a restart, so the words of other openings
-//! are passed over. That is a matter of speed. A word may be stale, foreign or random without harm: whoever follows it believes only what it finds.
+//! It holds a hint from the index and the opening of the store in which it was written. The leaves of a volatile index
+//! have other numbers after a restart, so the words of other openings are ignored, which only matters for speed. A word
+//! may be stale, foreign or random without harm: a collector that follows it relies only on what it finds there.
 
-/// First bit of the slot; below it is the leaf's number.
+/// First bit of the slot; the leaf's number is below it.
 pub const SLOT_SHIFT: u32 = 32;
 /// First bit of the opening's number.
 pub const OPENING_SHIFT: u32 = 48;
 
-/// The word of an index's hint, of which the low 48 bits count. Never 0, for no opening has the number 0.
+/// The word for a hint of the index, of which the low 48 bits count. Never 0, because no opening has the number 0.
 #[inline(always)]
 pub fn word(hint: u64, opening: u16) -> u64 {
     debug_assert!(opening != 0 && hint >> OPENING_SHIFT == 0);

@@ -97,7 +97,8 @@ fn another_generation_or_place_does_not_verify() {
     assert_eq!(EntryView::verify(&bytes, PLACE.generation, PLACE.offset + 8).unwrap_err(), Invalid::Checksum);
 }
 
-/// Found by reading: with a right checksum, such a version ended in an overflow, or in commits that were taken for durable at once.
+/// Found by reading: with a right checksum, such a version caused an overflow, or commits that counted as durable at
+/// once.
 #[test]
 fn a_version_beyond_all_versions_is_no_entry() {
     for (version, sound) in [((1 << VERSION_BITS) - 1, true), (1 << VERSION_BITS, false), (u64::MAX, false)] {
@@ -148,7 +149,8 @@ proptest! {
         prop_assert_eq!(view.size as usize, bytes.len() - 16);
     }
 
-    /// Any single changed bit outside the padding is noticed, and so are two and three of the mark DEAD; no input panics.
+    /// Any single changed bit outside the padding is noticed, and so are two or three changed bits of the DEAD mark; no
+    /// input panics.
     #[test]
     fn a_flipped_bit_is_noticed(value in prop::collection::vec(any::<u8>(), 0..60), bit in 0usize..640) {
         let parts = Parts { key: b"a key of some length", value: &value, version: 1234, keyspace: 9, expiry_ms: 77, ..Parts::EMPTY };

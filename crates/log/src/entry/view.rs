@@ -1,7 +1,7 @@
-//! An entry read: decoded where it lies, and verified.
+//! Reading an entry: it is decoded in place, and verified.
 //!
-//! Whatever the bytes are, decoding ends with a view inside them or with the reason why they are no entry. Thread safety: none needed, a view borrows bytes that
-//! nobody changes but by the DEAD mark.
+//! Whatever the bytes are, decoding returns a view inside them or the reason why they are no entry. Thread safety: none
+//! needed, because a view borrows bytes that nobody changes except for the DEAD mark.
 
 use super::{
     ALIGN, BatchTag, CRC_MASK, DEAD_BITS, HEADER_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_BYTES, Op, PLAIN_BYTES, crc, ext, flag, seed,
@@ -31,7 +31,7 @@ pub struct EntryView<'a> {
 pub enum Invalid {
     /// All zero where the operation would be: never written.
     Empty,
-    /// Unknown flags, impossible lengths or versions, or past the end.
+    /// Unknown flags, impossible lengths or versions, or bytes beyond the end.
     Malformed,
     /// The checksum does not match.
     Checksum,
@@ -40,7 +40,7 @@ pub enum Invalid {
 impl<'a> EntryView<'a> {
     /// Decodes the entry at the start of `bytes` without verifying its checksum.
     ///
-    /// For references that come from the index: those were verified when they were installed.
+    /// For references that come from the index: those entries were verified when they were installed.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<EntryView<'a>, Invalid> {
         let first = word(bytes, 0).ok_or(Invalid::Malformed)?;
@@ -97,7 +97,8 @@ impl<'a> EntryView<'a> {
         Ok((key_len, value_len))
     }
 
-    /// Decodes the entry and verifies its checksum against its place; in few instructions if it is a pair of eight bytes each.
+    /// Decodes the entry and verifies its checksum against its place; in few instructions if it is a pair of eight
+    /// bytes each.
     #[inline(always)]
     pub fn verify(bytes: &'a [u8], generation: u64, offset: u64) -> Result<EntryView<'a>, Invalid> {
         match Self::verify_pair(bytes, generation, offset) {
@@ -116,14 +117,15 @@ impl<'a> EntryView<'a> {
         if u64::from(state) == view.first & CRC_MASK { Ok(view) } else { Err(Invalid::Checksum) }
     }
 
-    /// Whether the checksum is right, as [`EntryView::verify`] finds out; `continue_over(state, from, to)` continues a checksum over bytes of the entry.
+    /// Whether the checksum is right, computed as in [`EntryView::verify`]; `continue_over(state, from, to)` continues
+    /// a checksum over bytes of the entry.
     pub(crate) fn has_checksum(&self, generation: u64, offset: u64, continue_over: impl FnOnce(u32, usize, usize) -> u32) -> bool {
         let state = crc::words(seed(generation, offset), &[self.first & !(CRC_MASK | DEAD_BITS), self.second]);
         let end = self.head_bytes + self.key.len() + self.value.len();
         u64::from(continue_over(state, HEADER_BYTES as usize, end)) == self.first & CRC_MASK
     }
 
-    /// `None` if it is no such pair, or not a whole one.
+    /// Decodes and verifies a pair of eight bytes each; `None` if the bytes are no such pair or its checksum is wrong.
     #[inline(always)]
     fn verify_pair(bytes: &'a [u8], generation: u64, offset: u64) -> Option<EntryView<'a>> {
         let bytes = bytes.first_chunk::<{ MIN_BYTES as usize }>()?;
@@ -149,7 +151,7 @@ impl<'a> EntryView<'a> {
         }
     }
 
-    /// Whether the collector or recovery marked it dead.
+    /// Whether a collector or recovery marked the entry dead.
     #[inline(always)]
     pub fn is_dead(&self) -> bool {
         self.first & DEAD_BITS == DEAD_BITS
@@ -166,13 +168,13 @@ impl<'a> EntryView<'a> {
         (self.first >> word0::PARENT_GENERATION_SHIFT) as u8
     }
 
-    /// The version, given the segment's base.
+    /// The version, given the base version of the segment.
     #[inline(always)]
     pub fn version(&self, base_version: u64) -> u64 {
         if self.ext as u8 & ext::VERSION != 0 { self.fields[2] } else { base_version + (self.second >> 32) }
     }
 
-    /// The keyspace, given the segment's.
+    /// The keyspace, given that of the segment.
     #[inline(always)]
     pub fn keyspace(&self, segment_keyspace: u32) -> u32 {
         if self.ext as u8 & ext::KEYSPACE != 0 { self.fields[0] as u32 } else { segment_keyspace }
@@ -197,7 +199,7 @@ impl<'a> EntryView<'a> {
         self.fields[3]
     }
 
-    /// The first header word with the DEAD mark set: what a collector stores to mark the entry.
+    /// The first header word with the DEAD mark set: a collector stores it to mark the entry.
     pub fn dead_word(&self) -> u64 {
         self.first | DEAD_BITS
     }

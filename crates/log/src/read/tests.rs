@@ -1,4 +1,4 @@
-//! What is read without parsing is what parsing finds.
+//! Reading without parsing finds what parsing finds.
 
 use super::*;
 use crate::Flush;
@@ -7,7 +7,8 @@ use hither_pmem::CreateOptions;
 
 const KEY: u64 = 0x0102_0304_0506_0708;
 
-/// What a get of an 8-byte key takes from the entry without parsing it is what parsing it yields, on any node; all that is no lasting put of an 8-byte key is left to parsing.
+/// For a get of an 8-byte key, reading an entry without parsing yields the same as parsing it, on any node. Entries
+/// that are not lasting puts of an 8-byte key are left to parsing.
 #[test]
 fn short_values_are_those_of_the_entries() {
     let log = Log::for_tests_on(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(64 * 4096) }, 3, 1);
@@ -46,11 +47,11 @@ fn short_values_are_those_of_the_entries() {
                 if is_pair(reference) { Some(word.to_ne_bytes().to_vec()) } else { log.value_at(reference, word).map(<[u8]>::to_vec) }
             });
             let entry = log.entry(reference);
-            // A copy is no member any more, and may be as short as a pair.
+            // A copy is no batch member any more, and may be as short as a pair.
             let expected = expected.filter(|value| value.len() == 8 || entry.size > MIN_BYTES);
             assert_eq!(value.as_deref(), expected, "{name}, reference {reference:#x}");
             assert!(expected.is_none_or(|value| value == entry.value), "{name}");
-            // The same of keys of any length.
+            // The same for keys of any length.
             let lasts = entry.expiry_ms() == 0;
             let (is_plain, is_put) = (log.plain_key(reference).is_some(), entry.op() != Op::Delete);
             assert_eq!(log.lasting_value(reference), (lasts && is_put && !is_plain).then_some(entry.value), "{name}");
@@ -86,7 +87,7 @@ fn keys_are_compared_whole() {
     }
 }
 
-/// Words where a reference leads, for [`layouts_are_those_that_parsing_finds`].
+/// The words at the place to which a reference leads, for [`layouts_are_those_that_parsing_finds`].
 struct Drawn {
     flags: u8,
     fields: u8,
@@ -117,13 +118,14 @@ impl Drawn {
         Drawn { flags, fields, words }
     }
 
-    /// Whether it is to be read without parsing, if it parses.
+    /// Whether the entry is to be read without parsing, if it parses.
     fn lasts(&self) -> bool {
         !(self.has(flag::DEAD) || self.has(flag::EXT) && self.fields & ext::EXPIRY != 0)
     }
 }
 
-/// Whatever lies where a reference leads, at the very end of a pool too: what is found without parsing is what parsing finds, and nothing is read outside the pool.
+/// Whatever lies where a reference leads, also at the very end of a pool: reading without parsing finds what parsing
+/// finds, and reads nothing outside the pool.
 #[test]
 fn layouts_are_those_that_parsing_finds() {
     let log = Log::for_tests_on(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(64 * 4096) }, 1, 1);
@@ -135,21 +137,22 @@ fn layouts_are_those_that_parsing_finds() {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (random >> 31) % below
     };
-    // Found by each set of fields, without and with a length word; with a length word alone; and as short values.
+    // How many were found: for each set of fields, without and with a length word; with a length word alone; and as
+    // short values.
     let (mut extended, mut bare, mut short) = ([[0; 2]; 16], 0, 0);
     for _ in 0..200_000 {
         let words_left = 4 + draw(12);
         let at = end - 8 * words_left;
         let drawn = Drawn::new(&mut draw);
         for (i, word) in drawn.words.iter().take(words_left as usize).enumerate() {
-            // SAFETY: inside the pool, of which nobody else reads this.
+            // SAFETY: inside the pool, and nobody else reads this range.
             unsafe { pool.write_words(at + 8 * i as u64, &[*word]) };
         }
         let reference = address::pack(0, at, 40);
         let entry = log.readable_entry(reference);
         let name = || format!("{:x?}, {words_left} words left", drawn.words);
         let is_plain = !drawn.has(flag::EXT | flag::LEN);
-        // Where an extension may be, all that it may have must lie within the pool.
+        // Where an entry may have an extension, the largest possible extension must lie within the pool.
         let must = drawn.lasts() && !is_plain && (words_left >= 8 || !drawn.has(flag::EXT));
         let put = entry.filter(|entry| entry.op() != Op::Delete);
         match (log.lasting_value(reference), put) {
@@ -160,7 +163,7 @@ fn layouts_are_those_that_parsing_finds() {
                     false => bare += 1,
                 }
             }
-            // A length that no key has is left to who verifies.
+            // A length that no key has is left to the caller that verifies.
             (Some(value), None) => {
                 assert!(drawn.has(flag::LEN) && entry.is_none(), "{}", name());
                 assert!(value.as_ptr_range().end <= pool.base().wrapping_add(end as usize).cast(), "{}", name());

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 const START: u64 = 1 << 20;
 const GENERATION: u64 = 0x1234_5678_9abc_def1;
 
-/// What may lie in a segment.
+/// Kinds of content of a segment.
 #[derive(Clone, Debug)]
 enum Piece {
     Pair { op: u8, dead: bool },
@@ -37,7 +37,7 @@ fn append(bytes: &mut Vec<u8>, parts: &Parts<'_>, dead: bool) {
     bytes.resize(end, 0);
 }
 
-/// The pieces side by side; number `n` has the key `n`.
+/// The pieces side by side; piece `n` has the key `n`.
 fn segment_of(pieces: &[Piece]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (number, piece) in pieces.iter().enumerate() {
@@ -57,7 +57,7 @@ fn segment_of(pieces: &[Piece]) -> Vec<u8> {
     bytes
 }
 
-/// Writes down what is read, and what came as a pair.
+/// Records what is read, and what came as a pair.
 #[derive(Default)]
 struct Recorder {
     met: Vec<(u64, u64, Vec<u8>, Vec<u8>)>,
@@ -81,7 +81,7 @@ impl<'a> ReadApart<'a> for Recorder {
     }
 }
 
-/// Reads either way; returns what came as a pair, and what came otherwise.
+/// Reads in both ways. Returns how many entries came as pairs, and how many otherwise.
 fn assert_read_alike(bytes: &[u8], is_run: bool) -> (usize, usize) {
     let read = |pairs| {
         let mut recorder = Recorder::default();
@@ -94,7 +94,7 @@ fn assert_read_alike(bytes: &[u8], is_run: bool) -> (usize, usize) {
     assert!(reference.pairs.is_empty());
     let is_live_pair = |(_, op, dead, size): &&(u64, Op, bool, usize)| *op != Op::Delete && !dead && *size == MIN_BYTES as usize;
     for (offset, ..) in apart.others.iter().filter(is_live_pair) {
-        // As short as a pair, but none: it has another layout.
+        // As short as a pair, but with another layout.
         let (key, value) = reference.met.iter().find(|met| met.0 == *offset).map(|met| (met.2.len(), met.3.len())).unwrap();
         assert!(is_run || (key, value) != (8, 8), "the pair at {offset} came the long way");
     }
@@ -109,7 +109,7 @@ proptest! {
         assert_read_alike(&bytes, is_run);
     }
 
-    /// Whatever a flipped bit makes of an entry, both see the same.
+    /// Whatever a flipped bit makes of an entry, both ways see the same.
     #[test]
     fn damage_is_met_alike(
         pieces in prop::collection::vec(piece(), 1..40), flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8u8), 1..12),
@@ -135,8 +135,9 @@ fn live_pairs_come_as_pairs_and_nothing_else_does() {
     assert_eq!(assert_read_alike(&bytes, false), (2, 3), "what is damaged does not come at all");
 }
 
-/// Regression: where a crash had torn a run, each word of its value was tried as the beginning of an entry. Of one made of headers with large lengths, whose checksums are to be computed over
-/// that many bytes each, 1 MiB took a quarter of a minute, and the time grows by the square.
+/// Regression: where a crash had torn a run, each word of its value was tried as the beginning of an entry. For a value
+/// made of headers with large lengths, over which checksums are then computed, 1 MiB took a quarter of a minute, and
+/// the time grows quadratically.
 #[test]
 fn a_run_is_looked_at_only_where_its_entry_begins() {
     let pair = || Piece::Pair { op: 0, dead: false };
@@ -154,19 +155,21 @@ fn a_run_is_looked_at_only_where_its_entry_begins() {
     }
 }
 
-/// Regression: the same where every place may hold an entry. To read one MiB of such words took ten seconds, and the time grows by the square.
+/// Regression: the same where every place may hold an entry. Reading one MiB of such words took ten seconds, and the
+/// time grows quadratically.
 #[test]
 fn torn_words_that_look_like_long_entries_are_read_once() {
     let pair = || Piece::Pair { op: 0, dead: false };
     let entry = |bytes: usize| Piece::Entry { value: vec![7; bytes], expiry_ms: 0, dead: false };
-    // Each is an update with lengths, of a key of 8 bytes and a value of 256 KiB.
+    // Each is an update with lengths, for a key of 8 bytes and a value of 256 KiB.
     let words = vec![0x0004_000a_0000_0008; 128 << 10];
     let bytes = segment_of(&[pair(), Piece::Torn(words), entry(10_000), pair(), Piece::Torn(vec![7]), entry(5_001), pair()]);
     assert_eq!(assert_read_alike(&bytes, false), (3, 2));
     assert_eq!(scan_of(&bytes).torn, 2);
 }
 
-/// Regression: a word of zeros before each of them ends what is torn, and the next one was verified as if it were the first.
+/// Regression: a word of zeros before each of them ends a torn place, so the next one was verified as if it were the
+/// first.
 #[test]
 fn nor_are_those_with_zeros_between_them() {
     let words = [0x0004_000a_0000_0008, 0].repeat(32 << 10);
@@ -186,7 +189,8 @@ fn scan_of(bytes: &[u8]) -> ScanTotals {
     walk.totals
 }
 
-/// What a descriptor counts is compared where it was written after the last entry: when the segment was sealed, or at a clean close. Torn places are what a crash leaves.
+/// The counts of a descriptor are compared where they were written after the last entry: when the segment was sealed,
+/// or at a clean close. Torn places are what a crash leaves.
 #[test]
 fn totals_are_compared_where_they_were_recorded() {
     let pool = Pool::create_in_memory(&hither_pmem::CreateOptions::new(1 << 20)).unwrap();
@@ -207,7 +211,6 @@ fn totals_are_compared_where_they_were_recorded() {
     }
 }
 
-/// Found by hand: what is made durable at an opening, and where writing goes on, end with the tail.
 /// Found by reading: the version of each of its entries was an overflow.
 #[test]
 fn a_base_version_beyond_all_versions_is_damage() {
@@ -222,6 +225,7 @@ fn a_base_version_beyond_all_versions_is_damage() {
     }
 }
 
+/// Found by hand: the part that an opening makes durable ends at the tail, and writing goes on there.
 #[test]
 fn the_tail_is_behind_the_last_torn_word() {
     let mut bytes = segment_of(&[Piece::Pair { op: 0, dead: false }, Piece::Torn(vec![u64::MAX; 5])]);

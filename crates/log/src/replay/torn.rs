@@ -1,26 +1,29 @@
-//! What may be an entry behind torn bytes, and whether its checksum can be right: without reading it once more from each place on.
+//! Decides whether bytes behind torn ones can be an entry with a right checksum, without reading them once more from
+//! each place on.
 //!
-//! The bytes of a value that was torn may look like heads of long entries, one every eight bytes. To verify each would take time by the square of the segment's
-//! size: ten seconds for one MiB, and values are made by others. A checksum without inversion is linear, though: from the register after the bytes up to either
-//! end of a range follows the register after the range, whatever it began with. So one reading of the segment serves for all of them.
+//! The bytes of a torn value may look like heads of long entries, one every eight bytes. To verify each of them would
+//! take time quadratic in the segment's size: ten seconds for one MiB, and users choose the values. But a checksum
+//! without inversion is linear: the register after a range follows from the registers after the bytes up to either end
+//! of the range, whatever it started with. So one reading of the segment serves all of them.
 //!
-//! Thread safety: as for whoever reads the segment. Only bytes of the entry asked about decide, and those of an entry that counts do not change.
+//! Thread safety: as for the reader of the segment. Only bytes of the entry in question decide, and the bytes of a
+//! valid entry do not change.
 
 use crate::crc;
 use crate::entry::EntryView;
 
-/// Shorter ones are verified as anywhere.
+/// Shorter entries are verified as usual.
 const LONG: u64 = 4096;
 /// Bytes between two registers that are kept.
 const STEP: usize = 64;
 /// CRC-32C's polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Registers along a segment.
+/// Checksum registers along a segment.
 pub(super) struct Registers {
-    /// After each multiple of [`STEP`], begun with zero.
+    /// The register after each multiple of [`STEP`], started with zero.
     at: Vec<u32>,
-    /// What `1 << k` zero bytes multiply a register by.
+    /// The polynomial by which `1 << k` zero bytes multiply a register.
     zeros: [u32; 40],
 }
 
@@ -39,7 +42,7 @@ impl Registers {
         Registers { at, zeros }
     }
 
-    /// As [`crc::bytes`] over a part of the bytes, which are the same as before.
+    /// As [`crc::bytes`] over a part of `bytes`, which must be those of [`Registers::along`].
     fn over(&self, state: u32, bytes: &[u8], from: usize, to: usize) -> u32 {
         let (first, last) = (from.div_ceil(STEP), to / STEP);
         if first >= last {
@@ -50,14 +53,14 @@ impl Registers {
         crc::bytes(state, &bytes[last * STEP..to])
     }
 
-    /// The register after so many zero bytes.
+    /// The register after `count` zero bytes.
     fn behind_zeros(&self, state: u32, count: usize) -> u32 {
         let powers = self.zeros.iter().enumerate().filter(|(k, _)| count >> k & 1 != 0);
         powers.fold(state, |state, (_, power)| multiply(*power, state))
     }
 }
 
-/// Product of two polynomials, by CRC-32C's.
+/// Product of two polynomials modulo CRC-32C's.
 fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     for bit in (0..32).rev() {
@@ -67,7 +70,8 @@ fn multiply(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// Whether what lies at `at` is a long entry by its head and is none by its checksum. Reads the bytes when it is asked first.
+/// Whether the bytes at `at` are a long entry by their head, but not by their checksum. The first such query reads all
+/// the bytes.
 #[cold]
 pub(super) fn is_no_long_entry(registers: &mut Option<Registers>, bytes: &[u8], at: usize, generation: u64, offset: u64) -> bool {
     let Some(entry) = EntryView::parse(&bytes[at..]).ok().filter(|entry| entry.size >= LONG) else { return false };
