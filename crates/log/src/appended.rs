@@ -1,14 +1,15 @@
-//! Bytes ever appended to a pool, by writers and by collectors: what write amplification is made of.
+//! Bytes ever appended to a pool, by writers and by collectors: the basis of write amplification.
 //!
-//! A segment counts what is in it; what was in segments that have been freed since is remembered here. Thread safety: sums under the lock of reclamation,
-//! so that no segment counts twice or not at all; exact when no writer or collector is in the middle of something. Nothing is on media.
+//! A segment counts the bytes in it; the bytes of segments freed since are remembered here. Thread safety: the sums are
+//! taken under the locks of reuse and reclamation, so that every segment counts exactly once. They are exact when no
+//! writer or collector is in the middle of something. Nothing is on media.
 
 use crate::log::Log;
 use crate::reclaim::TakeBack;
 use crate::segment::{Segment, SegmentState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of entries appended to a pool since the log was opened, those that were found there included.
+/// Bytes of entries appended to a pool since the log was opened, including those found there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppendedBytes {
     /// By writers.
@@ -24,7 +25,7 @@ impl AppendedBytes {
     }
 }
 
-/// What segments held that were freed.
+/// Bytes that freed segments held.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
     fresh: AtomicU64,
@@ -32,7 +33,7 @@ pub(crate) struct Freed {
 }
 
 impl Freed {
-    /// Remembers what a segment holds that is about to be free.
+    /// Remembers the bytes in a segment that is about to be free.
     pub fn remember(&self, segment: &Segment) {
         let mut bytes = AppendedBytes::default();
         bytes.add(segment);
@@ -44,7 +45,8 @@ impl Freed {
 impl Log {
     /// Bytes appended so far, by node. O(segments).
     pub fn appended(&self) -> Vec<AppendedBytes> {
-        // What is freed meanwhile would be missing, or counted twice. First: whoever frees may be at it for long, and others want the other lock for something short.
+        // A segment freed meanwhile would be missing or counted twice. Taken first: the thread that frees may hold this
+        // lock for long, and others want the other lock for something short.
         let _none_freed = self.reuse.lock();
         let _one_at_a_time = self.reclaim.lock();
         self.fold_slots(TakeBack::None);

@@ -1,14 +1,17 @@
-//! A bound on live bytes: the store runs at a set utilisation (Pacman, section 4), so that collectors always find the garbage that makes their work cheap.
+//! A bound on live bytes: the store runs at a set utilisation (Pacman, section 4), so that collectors always find
+//! enough garbage to make their work cheap.
 //!
-//! Live bytes are summed up when a segment is opened for a put, and not at each write. If they may have reached the bound by then, the store counts as *crowded*: the layer above looks closely at
-//! each write that would add to them ([`Log::measure_live`] gathers all counts), until there is room again. Otherwise a write costs a load and a branch.
+//! Live bytes are summed up when a segment is opened for a put, not at each write. If they may have reached the bound
+//! by then, the store counts as *crowded*: the layer above checks each write that would add to them
+//! ([`Log::measure_live`] gathers all counts), until there is room again. Otherwise a write costs a load and a branch.
 //!
 //! # Granularity
 //!
-//! Between two looks writers fill what is left of the open segments, so live bytes exceed the bound by at most these segments (2 % of a store; `docs/adr/0016`).
+//! Between two checks writers fill the rest of the open segments, so live bytes exceed the bound by at most these
+//! segments (2 % of a store; `docs/adr/0016`).
 //!
-//! Thread safety: any number of threads. Who has measured that there is room takes back what was said before, and not what others have found meanwhile. Nothing is on media: the bound is one of the
-//! open store.
+//! Thread safety: any number of threads. A thread that has measured that there is room withdraws earlier findings, but
+//! not those that others have made meanwhile. Nothing is on media: the bound belongs to the open store.
 
 use crate::log::Log;
 use crate::reclaim::TakeBack;
@@ -17,28 +20,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The bound and whether it is reached.
 pub(crate) struct Bound {
-    /// Live bytes in all pools; `u64::MAX`: as many as fit.
+    /// The most live bytes in all pools; `u64::MAX`: as many as fit.
     most: u64,
-    /// Whether it is reached, as [`CROWDED`], and above that how often that was found.
+    /// Whether the bound is reached ([`CROWDED`]), and in the bits above how often that was found.
     found: AtomicU64,
 }
 
 const CROWDED: u64 = 1;
 
 impl Bound {
-    /// So many per cent of `bytes`; absent: no bound.
+    /// A bound of `percent` per cent of `bytes`; `None`: no bound.
     pub fn new(percent: Option<u32>, bytes: u64) -> Bound {
         let most = percent.map_or(u64::MAX, |percent| (u128::from(bytes) * u128::from(percent) / 100) as u64);
         Bound { most, found: AtomicU64::new(0) }
     }
 
-    /// Says that it is reached. Release: who knows of this find sees what was counted.
+    /// Notes that the bound is reached. Release: a thread that sees this finding also sees the counts behind it.
     fn crowd(&self) {
         let more = |found: u64| Some((found | CROWDED) + (CROWDED + 1));
         let _ = self.found.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
     }
 
-    /// Says that there is room, unless somebody has found otherwise since `found` was read.
+    /// Notes that there is room, unless another thread has found otherwise since `found` was read.
     fn relieve(&self, found: u64) {
         if found & CROWDED != 0 {
             let _ = self.found.compare_exchange(found, found & !CROWDED, Ordering::AcqRel, Ordering::Relaxed);
@@ -47,23 +50,24 @@ impl Bound {
 }
 
 impl Log {
-    /// Whether a write that adds to the live bytes must ask [`Log::measure_live`] first.
+    /// Whether a write that adds to the live bytes must call [`Log::measure_live`] first.
     #[inline(always)]
     pub fn is_crowded(&self) -> bool {
         self.bound.found.load(Ordering::Relaxed) & CROWDED != 0
     }
 
-    /// The most live bytes that there may be in all pools, if there is a bound.
+    /// The most live bytes allowed in all pools, if there is a bound.
     pub fn most_live_bytes(&self) -> Option<u64> {
         Some(self.bound.most).filter(|most| *most != u64::MAX)
     }
 
-    /// Live bytes in all pools now, and whether they are below the bound, so that there is room for more. Call outside writer sections. O(segments + slots).
+    /// Live bytes in all pools now, and whether they are below the bound, so that there is room for more. Call outside
+    /// writer sections. O(segments + slots).
     pub fn measure_live(&self) -> (u64, bool) {
         self.measure_before(|| ())
     }
 
-    /// As [`Log::measure_live`]; what happens in `between` comes after the counting.
+    /// As [`Log::measure_live`], but calls `between` after the counting.
     fn measure_before(&self, between: impl FnOnce()) -> (u64, bool) {
         let found = self.bound.found.load(Ordering::Acquire);
         self.fold_slots(TakeBack::None);
@@ -78,7 +82,8 @@ impl Log {
         (live, has_room)
     }
 
-    /// A segment was opened for a put: looks whether live bytes may have reached the bound, what is in writers' hands included. O(segments) if there is one.
+    /// Called when a segment was opened for a put: checks whether live bytes, including those in writers' hands, may
+    /// have reached the bound. O(segments) if there is a bound.
     pub(crate) fn look_at_bound(&self) {
         if self.bound.most != u64::MAX {
             let in_hands = |segment: &Segment, chunk_bytes| u64::from(segment.open_chunks.load(Ordering::Relaxed)) * chunk_bytes;
@@ -103,7 +108,8 @@ mod tests {
     use crate::Flush;
     use crate::entry::Parts;
 
-    /// Regression: who had measured that there was room took back what had been found meanwhile, and writers went beyond the bound until the next segment was opened.
+    /// Regression: a thread that had measured that there was room withdrew a finding that another had made meanwhile,
+    /// and writers exceeded the bound until the next segment was opened.
     #[test]
     fn what_is_found_while_others_measure_stands() {
         let sizes = hither_pmem::CreateOptions { segment_bytes: 4096, ..hither_pmem::CreateOptions::new(1 << 20) };
@@ -115,7 +121,7 @@ mod tests {
         };
         put(&log, 0);
         assert!(!log.is_crowded());
-        // As it was once.
+        // Simulates an earlier finding.
         log.bound.crowd();
         let mut refs = Vec::new();
         let fill = || refs = (1..30).map(|key| put(&log, key)).collect();

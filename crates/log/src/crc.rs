@@ -1,6 +1,7 @@
 //! CRC-32C (iSCSI, Castagnoli) over words and byte strings, resumable, by the CPU's instruction where it has one.
 //!
-//! The state is the bare register: no inversion at either end, since entries seed it themselves (see [`crate::entry`]).
+//! The state is the bare register: no inversion at either end, because entries seed it themselves (see
+//! [`crate::entry`]).
 
 /// Continues `state` over little-endian words.
 #[inline(always)]
@@ -52,8 +53,9 @@ mod x86 {
     /// The CPU has SSE4.2.
     #[inline(always)]
     unsafe fn word(mut state: u64, word: u64) -> u64 {
-        // Not the intrinsic: a function with a target feature is not inlined into one without, so an entry's words would go through memory, and
-        // the wide loads of a copy wait for the narrow stores before them (`docs/adr/0010`).
+        // Not the intrinsic: a function with a target feature is not inlined into one without it. An entry's words
+        // would then go through memory, and the wide loads of a copy wait for the narrow stores before them
+        // (`docs/adr/0010`).
         // SAFETY: the instruction exists, by the caller's promise; it touches registers only, and no flags.
         unsafe {
             asm!("crc32 {state}, {word}", state = inout(reg) state, word = in(reg) word, options(pure, nomem, nostack, preserves_flags));

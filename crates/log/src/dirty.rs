@@ -1,9 +1,12 @@
-//! What was written without a flush, on media that need one: the stretches that a commit writes back.
+//! Ranges written without a flush, on media that need one: a commit writes them back.
 //!
-//! A writer fills a chunk of each stream from its beginning on, so the newest stretch of a stream grows; it is put aside when the stream goes on elsewhere. Writes that
-//! were flushed at once may lie between: short ones are written back again, or each of those around them would be a stretch. So what is remembered takes 16 bytes for each
-//! chunk, or for each [`BRIDGED`] bytes where writes of both kinds take turns. How long that may go on is bounded, too, whoever asks for a commit or not: sealing a
-//! segment makes all durable that was written before, and no segment is used again that was not sealed.
+//! A writer fills a chunk of each stream from its beginning on, so the newest range of a stream grows. It is put aside
+//! when the stream goes on elsewhere. Writes that were flushed at once may lie in between: short ones are written back
+//! again, because otherwise each write around them would be a range of its own. So the ranges take 16 bytes for each
+//! chunk, or for each [`BRIDGED`] bytes where writes of both kinds alternate.
+//!
+//! The growth is bounded even if nobody requests a commit: sealing a segment makes everything durable that was written
+//! before, and no segment is used again that was not sealed.
 //!
 //! Thread safety: ranges are part of a writer's slot. Nothing of this is on media.
 
@@ -11,19 +14,19 @@ use crate::log::Log;
 use std::mem::{replace, take};
 use std::ops::Range;
 
-/// The longest gap that is written back, too: four lines.
+/// The longest gap that is written back along with the ranges around it: four lines.
 const BRIDGED: u64 = 256;
 
-/// Ranges of a pool, as offsets, that one slot's writes have left.
+/// Ranges of a pool, as offsets, that one slot's writes have left unflushed.
 #[derive(Default)]
 pub(crate) struct DirtyRanges {
-    /// By stream; empty ones are of no use any more.
+    /// By stream; an empty range is not in use.
     newest: Vec<Range<u64>>,
     older: Vec<Range<u64>>,
 }
 
 impl DirtyRanges {
-    /// Remembers what a write to a stream has left.
+    /// Remembers a write to a stream.
     pub fn add(&mut self, stream: usize, offset: u64, bytes: u64) {
         if self.newest.len() <= stream {
             self.newest.resize(stream + 1, 0..0);
@@ -39,26 +42,27 @@ impl DirtyRanges {
         }
     }
 
-    /// All of them, which are forgotten.
+    /// Returns all ranges and forgets them.
     fn take(&mut self) -> impl Iterator<Item = Range<u64>> {
         let newest = self.newest.iter_mut().map(take).filter(|range| !range.is_empty());
         self.older.drain(..).chain(newest)
     }
 
-    /// Bytes of DRAM.
+    /// Bytes of DRAM that the ranges take.
     pub fn dram_bytes(&self) -> usize {
         (self.newest.capacity() + self.older.capacity()) * size_of::<Range<u64>>()
     }
 }
 
 impl Log {
-    /// Writes back everything that was appended with [`Flush::Later`](crate::Flush::Later) by writer sections that have ended, and fences.
+    /// Writes back everything that was appended with [`Flush::Later`](crate::Flush::Later) by writer sections that have
+    /// ended, and fences.
     pub fn flush_dirty(&self) {
         if !self.needs_flush() {
             return;
         }
         let mut dirty: Vec<(usize, Range<u64>)> = Vec::new();
-        // Slots lie node by node.
+        // Slots are ordered by node.
         self.with_slots(|position, slot| dirty.extend(slot.dirty.take().map(|range| (position / self.slots_per_node, range))));
         for (node, range) in dirty {
             self.pools[node].pool.flush(range.start, (range.end - range.start) as usize);
@@ -116,7 +120,8 @@ mod tests {
         }
     }
 
-    /// Regression: each write that went to another shard than the one before it was remembered by itself, 16 bytes for 32.
+    /// Regression: each write to another shard than that of the previous write was remembered by itself, with 16 bytes
+    /// for 32.
     #[test]
     fn what_is_remembered_is_little_beside_what_was_written() {
         const WRITES: u64 = 100_000;
@@ -126,7 +131,7 @@ mod tests {
         for i in 0..WRITES {
             let key = i.to_le_bytes();
             let parts = Parts { op: Op::Insert, key: &key, value: &key, keyspace: 1, ..Parts::EMPTY };
-            // Every other write is flushed at once, of every other thousand.
+            // In every other thousand, every other write is flushed at once.
             let flush = if i % 2_000 < 1_000 && i % 2 == 1 { Flush::Now } else { Flush::Later };
             log.write_to_shard_for_tests(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58, parts, flush);
         }

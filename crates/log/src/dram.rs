@@ -1,4 +1,5 @@
-//! What DRAM the log takes. Thread safety: sums of what grows; nothing is stopped but writers for a moment, as in [`Log::usage`].
+//! The DRAM that the log takes. Thread safety: sums over growing structures; nothing is stopped except writers for a
+//! moment, as in [`Log::usage`].
 
 use crate::dead::DeadCounts;
 use crate::log::Log;
@@ -7,8 +8,9 @@ use crate::writer::Slot;
 use hither_sync::Padded;
 
 impl Log {
-    /// Bytes of DRAM for the states of existing segments, for what is known to be garbage, and for writer slots: what is their own, what they have counted, what they remember to be
-    /// written back. (Beyond the segments that exist there are addresses for states, and no memory.) O(segments + slots).
+    /// Bytes of DRAM for the states of existing segments, for the garbage map, and for writer slots: the slots
+    /// themselves, their counts, and the ranges that they remember for write-back. (The states of segments that do not
+    /// exist yet take address space, but no memory.) O(segments + slots).
     pub fn dram_bytes(&self) -> usize {
         let states: usize = self.pools.iter().map(|pool| size_of_val(pool.existing())).sum();
         let slot = size_of::<Padded<Slot>>() + (self.shards() + 1) * size_of::<Chunk>() + self.nodes() * size_of::<DeadCounts>();
@@ -17,13 +19,14 @@ impl Log {
         states + self.garbage_map_bytes() + self.counts_bytes() + self.slots.len() * slot + dirty
     }
 
-    /// Of that, what says what is garbage: the counters of existing segments, the bits of entries, and the counts that writers keep until they are folded.
+    /// The part of that which accounts for garbage: the counters of existing segments, the bits of entries, and the
+    /// counts that writers keep until they are folded.
     pub fn garbage_dram_bytes(&self) -> usize {
         let counters: usize = self.pools.iter().map(|pool| pool.existing().len() * Segment::COUNTER_BYTES).sum();
         counters + self.garbage_map_bytes() + self.counts_bytes()
     }
 
-    /// What writers have counted by segment, and what of it was folded.
+    /// Bytes of the writers' counts by segment, and of those already folded.
     fn counts_bytes(&self) -> usize {
         let counts: usize = self.slots.iter().flat_map(|slot| &slot.dead).map(DeadCounts::dram_bytes).sum();
         let folded: usize = self.pools.iter().map(|pool| size_of_val(&**pool.folded.lock())).sum();
@@ -52,14 +55,14 @@ mod tests {
         assert_eq!(log(1 << 20).dram_bytes(), log(1 << 30).dram_bytes());
     }
 
-    /// Regression: what writers have counted was part of the accounts of garbage and not of the whole.
+    /// Regression: the writers' counts were part of the accounts of garbage but not of the whole.
     #[test]
     fn the_accounts_of_garbage_are_part_of_the_whole() {
         const WRITERS: usize = 32;
         let log = log(1 << 30);
         let (fresh, fresh_accounts) = (log.dram_bytes(), log.garbage_dram_bytes());
         assert!(fresh_accounts <= fresh);
-        // Together, so that each has a slot of its own.
+        // All at once, so that each thread has a slot of its own.
         let barrier = Barrier::new(WRITERS);
         std::thread::scope(|scope| {
             for _ in 0..WRITERS {
@@ -76,7 +79,7 @@ mod tests {
         let (whole, accounts) = (log.dram_bytes(), log.garbage_dram_bytes());
         assert!(accounts > fresh_accounts + 2 * 4 * (1 << 30) / SEGMENT as usize, "several writers have counted: {accounts}");
         assert!(accounts <= whole, "{accounts} of {whole}");
-        // And what was written without a flush.
+        // The rest is for the ranges written without a flush.
         assert!(whole - fresh > accounts - fresh_accounts, "{whole}, {accounts}");
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong in the log.
+//! The errors of the log.
 
 /// A result of the log.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -17,7 +17,7 @@ pub enum Error {
         /// Bytes the pools may grow to.
         limit: u64,
     },
-    /// Segments are free, but not as many side by side as a large value takes.
+    /// Enough segments are free, but not as many side by side as a large value takes.
     #[error(
         "no {bytes} adjacent bytes are free, which a value of this size takes; {free} bytes are free, but in pieces: delete or expire data, or copy it to a new store with a larger max-capacity"
     )]
@@ -27,15 +27,15 @@ pub enum Error {
         /// Bytes in free segments of this pool.
         free: u64,
     },
-    /// A value takes more segments than there can be for it on any node.
+    /// A value takes more segments than it may ever get on any node.
     #[error("{bytes} bytes are more than the {limit} that a value may take in this store")]
     TooLarge {
         /// Bytes of the segments that are needed.
         bytes: u64,
-        /// Bytes of the most segments that a write may have.
+        /// Bytes of the most segments that a write may get.
         limit: u64,
     },
-    /// A sealed segment does not hold what its descriptor says.
+    /// A sealed segment does not hold what its descriptor records.
     #[error(
         "{}; restore the pool from a backup, or open with salvage to keep what is readable",
         damaged(*segment, pool, what, *offset)
@@ -50,10 +50,10 @@ pub enum Error {
         /// What was found.
         what: String,
     },
-    /// The system gave no random numbers.
+    /// The operating system provided no random numbers.
     #[error("no random number for a segment's generation: {0}; check that the system's random source works")]
     Random(getrandom::Error),
-    /// What was written could not be made durable.
+    /// A write could not be made durable.
     #[error("{0}")]
     Durability(String),
     /// The pool layer failed.
@@ -62,7 +62,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// What was found: of damage, without the advice that follows. That depends on who is told.
+    /// The finding alone, without the advice that follows it, for damage. Which advice is right depends on who reads
+    /// it.
     pub fn finding(&self) -> String {
         match self {
             Error::Damaged { pool, segment, offset, what } => damaged(*segment, pool, what, *offset),

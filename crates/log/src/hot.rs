@@ -1,25 +1,27 @@
-//! Which keys are hot: their entries get segments of their own, so that most of such a segment is garbage soon, and cold entries are copied less often (Pacman,
-//! section 3.4).
+//! Recognises hot keys: their entries get segments of their own, so that most of such a segment is garbage soon, and
+//! cold entries are copied less often (Pacman, section 3.4).
 //!
-//! A small sketch counts a sample of the writes: two counters for each key, of which the lower one tells. All counters are halved now and then, so it follows a shift by
-//! itself. It switches itself off while few writes are hot, as on uniform load; it goes on counting then.
+//! A small sketch counts a sample of the writes: each key has two counters, of which the lower one decides. All
+//! counters are halved from time to time, so the sketch follows a shift by itself. It switches itself off while few
+//! writes are hot, as on uniform load, but goes on counting.
 //!
 //! # Thread safety
 //!
-//! Counters are changed without a locked instruction: some samples get lost. A wrong answer only means another segment.
+//! Counters are changed without a locked instruction, so some samples get lost. A wrong answer only means another
+//! segment.
 
 use hither_sync::Padded;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// Counters in each of two rows: 8 KiB in all, which stay in the nearest cache.
 const ROW: usize = 4096;
-/// Of so many versions one is counted. Seldom, since the counters' lines go from processor to processor.
+/// One version in so many is counted. Seldom, because the counters' lines move from processor to processor.
 pub(crate) const SAMPLE_EVERY: u64 = 64;
-/// Samples after which counters are halved: two for each counter of a row.
+/// Number of samples after which counters are halved: two for each counter of a row.
 const WINDOW: u32 = 2 * ROW as u32;
-/// From this count on a key is hot: twice the most that a counter has on average.
+/// A key is hot from this count on: twice the most that a counter has on average.
 const HOT: u8 = 8;
-/// It is on while at least one in so many samples is hot.
+/// The sketch is on while at least one sample in so many is hot.
 const LEAST_SHARE: u32 = 10;
 
 /// The sketch of one pool.
@@ -27,7 +29,7 @@ pub(crate) struct HotSet {
     counters: Box<[AtomicU8]>,
     samples: AtomicU32,
     hot: AtomicU32,
-    /// On lines of its own: every write reads it.
+    /// On cache lines of its own: every write reads it.
     on: Padded<AtomicBool>,
 }
 
@@ -49,7 +51,7 @@ impl HotSet {
         a.load(Relaxed).min(b.load(Relaxed))
     }
 
-    /// Whether the entry is to go to a segment of hot ones.
+    /// Whether the entry should go to a segment for hot entries.
     #[inline(always)]
     pub fn is_hot(&self, hash: u64) -> bool {
         self.on.0.load(Relaxed) && self.estimate(hash) >= HOT
@@ -79,7 +81,7 @@ impl HotSet {
         self.counters.iter().for_each(|counter| counter.store(counter.load(Relaxed) / 2, Relaxed));
     }
 
-    /// Whether hot entries are told apart now.
+    /// Whether hot entries are separated now.
     pub fn is_on(&self) -> bool {
         self.on.0.load(Relaxed)
     }
@@ -89,7 +91,8 @@ impl HotSet {
 mod tests {
     use super::*;
 
-    /// `windows` of samples: half of them of eight keys from `first` on, if `skewed`, the others uniform.
+    /// Counts `windows` windows of samples. If `skewed`, half of them are of eight keys from `first` on, the others
+    /// uniform.
     fn load(set: &HotSet, windows: u32, skewed: bool, first: u64) {
         let mut random = 1u64;
         for _ in 0..windows * WINDOW {

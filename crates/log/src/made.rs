@@ -1,8 +1,10 @@
-//! Writes in three steps: room is looked up and the entry made before the key's latch is taken, and it is appended under that (`docs/adr/0010`).
+//! Writes in three steps: the writer looks up room and makes the entry before it takes the key's latch, and appends the
+//! entry under the latch (`docs/adr/0010`).
 //!
-//! Room and entry hold for as long as nothing else is appended by the same writer; whoever does not append it loses nothing but a version.
+//! Room and entry are valid until the same writer appends anything else. A writer that does not append the entry loses
+//! nothing but a version.
 //!
-//! Thread safety: as [`super::writer`]: all in one writer section, by the thread that owns the writer's slot.
+//! Thread safety: as [`super::writer`]: all steps in one writer section, by the thread that owns the writer's slot.
 
 use crate::address::{self, Address};
 use crate::dead::DeadCounts;
@@ -19,7 +21,7 @@ pub struct Past<'a> {
     mark: Option<Mark<'a>>,
 }
 
-/// Where it is noted that an entry is garbage.
+/// Where to note that an entry is garbage.
 #[derive(Clone, Copy, Debug)]
 struct Mark<'a> {
     word: &'a AtomicU64,
@@ -29,8 +31,8 @@ struct Mark<'a> {
 }
 
 impl Past<'_> {
-    /// As [`Writer::mark_dead`], by the writer that this came from, in the same section, with all that can be known before known; false, with nothing
-    /// noted, if it takes more.
+    /// As [`Writer::mark_dead`], by the writer from which this came, in the same section, with everything looked up in
+    /// advance. Returns false, with nothing noted, if the lookup was not possible.
     #[inline(always)]
     pub fn mark_dead(&self) -> bool {
         let Some(Mark { word, bit, count, bytes }) = self.mark else { return false };
@@ -40,7 +42,8 @@ impl Past<'_> {
     }
 }
 
-/// Where the next entry will go: see [`Writer::room_for`]. Holds until the same writer appends anything, so it serves one entry.
+/// The place of the next entry: see [`Writer::room_for`]. Valid until the same writer appends anything, so it serves
+/// one entry.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryRoom {
     shard: usize,
@@ -49,15 +52,16 @@ pub struct EntryRoom {
 }
 
 impl EntryRoom {
-    /// Makes the entry of a pair of eight bytes each (or the tombstone of an eight-byte key), without expiry or batch, for room of [`entry::MIN_BYTES`]. `None` where such
-    /// an entry needs an extension there.
+    /// Makes the entry of a pair of eight bytes each (or the tombstone of an eight-byte key), without expiry or batch,
+    /// for room of [`entry::MIN_BYTES`]. `None` if such an entry needs an extension there.
     #[inline(always)]
     pub fn make_pair(&self, pair: &PlainPair) -> Option<MadePair> {
         debug_assert_eq!(self.size, entry::MIN_BYTES);
         Some(MadePair { words: pair.encode(&self.place)?, offset: self.place.offset, shard: self.shard })
     }
 
-    /// As [`EntryRoom::make_pair`], for an entry with a length word, of other lengths, for room of its [`Parts::bare_size`].
+    /// As [`EntryRoom::make_pair`], for an entry of other lengths with a length word, for room of its
+    /// [`Parts::bare_size`].
     #[inline(always)]
     pub fn make_bare(&self, parts: &Parts<'_>) -> Option<MadeBare> {
         debug_assert_eq!(self.size, parts.bare_size());
@@ -83,8 +87,9 @@ pub struct MadePair {
 }
 
 impl<'a> Writer<'a> {
-    /// The room that the next entry of `size` bytes with this hash and version would take, if its chunk has so much: all of [`Writer::append`] that needs neither latch
-    /// nor the entry. Appends nothing (it may count a sample of hot keys).
+    /// The room that the next entry of `size` bytes with this hash and version would take, if its chunk has that much.
+    /// Does everything of [`Writer::append`] that needs neither the latch nor the entry. Appends nothing (it may count
+    /// a sample of hot keys).
     #[inline(always)]
     pub fn room_for(&self, hash: u64, version: u64, size: u64) -> Option<EntryRoom> {
         let shard = self.stream_of(hash, version);
@@ -94,7 +99,8 @@ impl<'a> Writer<'a> {
         (chunk.end - chunk.cursor >= size).then_some(EntryRoom { shard, place, size })
     }
 
-    /// Appends what [`EntryRoom::make_pair`] made just before, with nothing else appended meanwhile, and starts its write-back; returns its reference.
+    /// Appends the entry that [`EntryRoom::make_pair`] has just made, with nothing else appended meanwhile, and starts
+    /// its write-back. Returns its reference.
     #[inline(always)]
     pub fn append_made(&mut self, made: &MadePair, op: Op, version: u64) -> u64 {
         let reference = self.write_plain(made.shard, made.offset, &made.words, Flush::Now);
@@ -102,19 +108,20 @@ impl<'a> Writer<'a> {
         reference
     }
 
-    /// As [`Writer::append_made`], for what [`EntryRoom::make_bare`] made of these parts.
+    /// As [`Writer::append_made`], for the entry that [`EntryRoom::make_bare`] made of these parts.
     #[inline(always)]
     pub fn append_bare(&mut self, made: &MadeBare, parts: &Parts<'_>) -> u64 {
         let pool = &self.pool.pool;
         let key_at = made.offset + entry::BARE_HEAD_BYTES;
-        // SAFETY: the chunk is this slot's alone, inside an active segment, has room for the entry, and these bytes were never written before.
+        // SAFETY: the chunk belongs to this slot alone, inside an active segment, and has room for the entry; these
+        // bytes were never written before.
         unsafe {
             pool.write_words(made.offset, &made.words);
             pool.write(key_at, parts.key);
             pool.write(key_at + parts.key.len() as u64, parts.value);
         }
         pool.flush(made.offset, made.size as usize);
-        // The lines of this shard's next entry, as far as it is as long as this one.
+        // The lines of this shard's next entry, if it is no longer than this one, up to two lines.
         for distance in [64, 128] {
             hither_sync::prefetch_write(pool.base().wrapping_add((made.offset + made.size) as usize + distance - 64));
         }
@@ -122,7 +129,7 @@ impl<'a> Writer<'a> {
         address::pack(self.pool.node, made.offset, made.size)
     }
 
-    /// Takes the space of an entry that was made and written: behind its flush, which need not wait for this.
+    /// Takes the space of an entry that was made and written: after its flush, which need not wait for this.
     #[inline(always)]
     fn take_made(&mut self, shard: usize, offset: u64, size: u64, (op, version): (Op, u64)) {
         let chunk = &mut self.slot.chunks[shard];
@@ -131,8 +138,8 @@ impl<'a> Writer<'a> {
         chunk.tally.count(op, version, size);
     }
 
-    /// What a write needs to know of the entry behind `reference` (0: none), which it is going to replace, and starts loading what [`Past::mark_dead`] changes:
-    /// its store would otherwise wait in front of those of the next write.
+    /// What a write needs to know about the entry behind `reference` (0: none) that it is going to replace. Also starts
+    /// loading what [`Past::mark_dead`] changes: its store would otherwise wait in front of those of the next write.
     #[inline(always)]
     pub fn past_of(&self, reference: u64) -> Past<'a> {
         if reference == 0 {

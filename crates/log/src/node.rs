@@ -1,6 +1,7 @@
-//! One node's pool, and what DRAM knows of its segments.
+//! One node's pool, and the state of its segments in DRAM.
 //!
-//! Thread safety: any number of threads; a segment's counters are atomics, and each stream and the list of free segments has a lock of its own.
+//! Thread safety: any number of threads. A segment's counters are atomics; each stream and the list of free segments
+//! has a lock of its own.
 
 use crate::garbage::GarbageMap;
 use crate::hot::HotSet;
@@ -15,56 +16,56 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// So long after a pool could not grow it is taken for one that cannot.
+/// How long after a failed growth a pool counts as unable to grow.
 const DISK_STAYS_FULL: Duration = Duration::from_secs(1);
 
-/// One node's pool and what DRAM knows of its segments.
+/// One node's pool and the state of its segments in DRAM.
 pub(crate) struct NodePool {
     pub node: u32,
     pub pool: Pool,
     pub segments: Zeroed<Segment>,
     pub garbage: GarbageMap,
     pub hot: HotSet,
-    /// Of what slots count as garbage, what is in the segments' counts already.
+    /// By segment: how much of the slots' counts of garbage is already in the segment's own count.
     pub folded: Mutex<Vec<u32>>,
     pub data_offset: u64,
     pub segment_shift: u32,
     pub chunk_bytes: u64,
-    /// By shard, then one for hot entries of all shards; the last one is for moved entries.
+    /// By shard, then one stream for hot entries of all shards; the last one is for moved entries.
     pub active: Vec<Mutex<Active>>,
-    /// What collectors left of their chunks. Their segments may be closed; they are not sealed before.
+    /// Rests of collectors' chunks. Their segments may be closed; they are not sealed before the rests are back.
     pub cold_rests: Mutex<Vec<Chunk>>,
     pub alloc: Mutex<Allocator>,
-    /// Active segments of shards that are for deletes.
+    /// Number of the shards' active segments that are reserved for deletes.
     pub open_for_deletes: AtomicU64,
     /// Held while the pool grows.
     pub growing: Mutex<()>,
-    /// Held while a free segment is zeroed, where that is done ahead of writers (`ready`).
+    /// Held while a free segment is zeroed ahead of writers, where that is done (`ready`).
     pub zeroing: Mutex<()>,
-    /// Segments in state Retiring.
+    /// Number of segments in state Retiring.
     pub retiring: AtomicU64,
-    /// Those of them that all readers have left when they were looked at last, and that guards of values still pin: there is no telling for how long.
+    /// How many of them all readers had left at the last look, but value guards still pinned: for how long is unknown.
     pub pinned: AtomicU64,
-    /// When the pool could not grow for want of space on its disk.
+    /// When the pool last failed to grow because its disk was full.
     pub disk_full_at: Mutex<Option<Instant>>,
     pub segments_reused: AtomicU64,
     /// Threads that collect here in the background.
     pub collecting: Attendance,
     /// Segments opened for writes since the store was opened.
     pub openings: AtomicU64,
-    /// It may grow, but more than half of its full segments is garbage, which collectors turn into room instead.
+    /// The pool may grow, but more than half of its full segments is garbage, which collectors turn into room instead.
     pub collected_first: AtomicBool,
-    /// How long the last round of that took for each byte that it gained.
+    /// Nanoseconds that the last round of such passes took for each byte that it gained.
     pub collection_ns_per_byte: AtomicU64,
-    /// Why its threads may append elsewhere.
+    /// Why this node's threads may append elsewhere.
     pub away: crate::spill::Away,
-    /// How often that began.
+    /// How often the pool was declared full and spilled to another.
     pub spills: AtomicU64,
-    /// What freed segments held.
+    /// Bytes that freed segments held.
     pub freed: crate::appended::Freed,
 }
 
-/// How a pool is filled.
+/// The usage of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolUsage {
     /// Node.
@@ -73,23 +74,23 @@ pub struct PoolUsage {
     pub segments: u64,
     /// Segments that may exist after growth.
     pub max_segments: u64,
-    /// Free ones among those that exist.
+    /// Free segments among those that exist.
     pub free: u64,
-    /// Open for appends.
+    /// Segments open for appends.
     pub open: u64,
-    /// Closed or sealed.
+    /// Segments closed or sealed.
     pub closed: u64,
-    /// Free on media, waiting for readers.
+    /// Segments free on media that wait for readers.
     pub retiring: u64,
-    /// Bytes of entries that count.
+    /// Bytes of live entries.
     pub live_bytes: u64,
     /// Bytes of superseded entries.
     pub dead_bytes: u64,
-    /// Entries of hot keys get segments of their own now.
+    /// Whether entries of hot keys get segments of their own now.
     pub tells_hot_apart: bool,
     /// Bytes of tombstones.
     pub tombstone_bytes: u64,
-    /// Tombstones.
+    /// Number of tombstones.
     pub tombstones: u64,
     /// Entries written into segments in use.
     pub entries: u64,
@@ -97,13 +98,13 @@ pub struct PoolUsage {
     pub written_bytes: u64,
     /// Segments opened again after they had been freed.
     pub reused: u64,
-    /// Value guards that pin segments.
+    /// Number of value guards that pin segments.
     pub pins: u64,
-    /// No segment is left that a put may open, unless some are freed.
+    /// Whether no segment is left that a put may open, unless some are freed.
     pub full: bool,
-    /// The pool is full, and threads of its node append to another one's.
+    /// Whether the pool is full and threads of its node append to another pool.
     pub spilling: bool,
-    /// How often that has begun since the store was opened.
+    /// How often spilling has begun since the store was opened.
     pub spills: u64,
 }
 
@@ -176,7 +177,7 @@ impl NodePool {
         self.alloc.lock().free.insert(segment);
     }
 
-    /// The segments that there are: their array has room for all that there may be.
+    /// The existing segments; the array has room for all that may ever exist.
     pub fn existing(&self) -> &[Segment] {
         &self.segments[..self.pool.segment_count() as usize]
     }
@@ -189,7 +190,7 @@ impl NodePool {
         self.existing().iter().filter(|segment| segment.state() == state).count() as u64
     }
 
-    /// Segments that can be made still, as far as is known: none for a while after the disk was full.
+    /// How many segments can still be added, as far as is known: none for a while after the disk was full.
     pub fn can_grow_by(&self) -> u64 {
         if self.disk_full_at.lock().is_some_and(|at| at.elapsed() < DISK_STAYS_FULL) {
             return 0;
@@ -197,15 +198,15 @@ impl NodePool {
         u64::from(self.pool.max_segments() - self.pool.segment_count())
     }
 
-    /// Segments that are free, or can be made.
+    /// Segments that are free or can be added.
     pub fn within_reach(&self) -> u64 {
         self.free_segments() + self.can_grow_by()
     }
 
-    /// Free segments that are not for everybody.
+    /// Free segments that entries of this kind may not open.
     pub fn reserve(&self, kind: Filler) -> u64 {
         let (max, existing) = (u64::from(self.pool.max_segments()), u64::from(self.pool.segment_count()));
-        // Before it has grown a small store has few segments; it need not grow for the reserve's sake.
+        // A small store that has not grown yet has few segments; it need not grow for the reserve's sake.
         let reserve = (max / 64).clamp(3, 9).min(max / 4).min(existing / 2);
         match kind {
             Filler::Put => reserve,
@@ -215,7 +216,7 @@ impl NodePool {
         }
     }
 
-    /// As [`NodePool::reserve`], without what deletes have open of it: that is at their service.
+    /// As [`NodePool::reserve`], less the segments of it that deletes have open: those are already at their service.
     pub fn reserve_now(&self, kind: Filler) -> u64 {
         let reserve = self.reserve(kind);
         if kind != Filler::Put {

@@ -1,5 +1,5 @@
-//! What must be durable before what: at sealing, settling, burying and freeing, and when segments are opened. By hand, since it takes a write at
-//! an inconvenient moment, or another opening, for the wrong order to show.
+//! Tests the order of durability: at sealing, settling, burying and freeing, and when segments are opened. Written by
+//! hand, because a wrong order shows only after a write at an inconvenient moment or another opening.
 
 use crate::entry::Parts;
 use crate::opening::{Filler, Purpose};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 const KEYSPACE: u32 = 1;
 const SEGMENT: usize = 4096;
 
-/// A log over a pool that was `prepared`, and what is done to the pool.
+/// A log over a pool that `prepared` has changed, and the record of its accesses.
 fn recorded(rules: Emulate, prepared: impl Fn(&Pool)) -> (Log, Arc<ShadowLog>) {
     let (events, sizes) = (ShadowLog::new(), CreateOptions::new(64 * SEGMENT as u64));
     let tracer = events.clone();
@@ -27,7 +27,7 @@ fn recorded(rules: Emulate, prepared: impl Fn(&Pool)) -> (Log, Arc<ShadowLog>) {
     (log, events)
 }
 
-/// Reference and version of what was written.
+/// Writes a value. Returns the entry's reference and version.
 fn put(log: &Log, value: &[u8], flush: Flush) -> (u64, u64) {
     write(log, Op::Insert, value, flush)
 }
@@ -36,7 +36,7 @@ fn write(log: &Log, op: Op, value: &[u8], flush: Flush) -> (u64, u64) {
     log.write_for_tests(Parts { op, key: b"one key!", value, keyspace: KEYSPACE, ..Parts::EMPTY }, flush)
 }
 
-/// What the medium may hold after a loss of power has the mark that memory has.
+/// Checks that everything the medium may hold after a power loss has the mark that memory has.
 fn assert_mark_is_durable(log: &Log, events: &ShadowLog, rules: Emulate, reference: u64) {
     assert!(log.entry(reference).is_dead());
     let at = address::unpack(reference).offset;
@@ -49,7 +49,8 @@ fn candidate(index: u32) -> Candidate {
     Candidate { node: 0, index, gain: 0, live: 0, age: 0 }
 }
 
-/// Found by hand: a pass could free its victim before what had superseded the victim's entries was durable, and then the power took both.
+/// Found by hand: a pass could free its victim before the entries that had superseded the victim's were durable, and
+/// then a power loss took both.
 #[test]
 fn nothing_is_sealed_settled_or_freed_before_what_was_written_is_durable() {
     let (log, _) = recorded(Emulate::Adr, |_| ());
@@ -76,7 +77,8 @@ fn nothing_is_sealed_settled_or_freed_before_what_was_written_is_durable() {
     assert!(state() == SegmentState::Free && durable.get() >= version);
 }
 
-/// Found by hand: a thread that stood still between freeing a segment and the end of its pass gave it back in its next life, under the pass of another, and a third one could begin.
+/// Found by hand: a thread that was delayed between freeing a segment and the end of its pass reset the segment in its
+/// next life, under another thread's pass, so that a third pass could begin.
 #[test]
 fn the_end_of_a_pass_touches_no_later_life() {
     let log = Log::for_tests(&CreateOptions::new(64 * SEGMENT as u64));
@@ -89,14 +91,15 @@ fn the_end_of_a_pass_touches_no_later_life() {
     pass.free().expect("memory");
     let segment = &log.pools[0].segments[index as usize];
     assert_eq!(segment.state(), InMemory::Retiring);
-    // Opened, filled and sealed again, and in the pass of another.
+    // As if opened, filled and sealed again, and in another pass.
     segment.set_state(InMemory::Collecting);
     drop(pass);
     assert_eq!(segment.state(), InMemory::Collecting);
     assert_eq!(log.passes_in_progress(), 0);
 }
 
-/// Found by hand: marks are needed as soon as their pass may free its victim, in this pool or another; and only its own pool's were made durable by what came next.
+/// Found by hand: marks must be durable as soon as their pass may free its victim, in this pool or another; but the
+/// next step made only those of its own pool durable.
 #[test]
 fn what_was_buried_is_durable() {
     for rules in [Emulate::Adr, Emulate::File] {
@@ -111,8 +114,8 @@ fn what_was_buried_is_durable() {
     }
 }
 
-/// Found by hand: a later opening zeroes what it knows as used, and takes the parts of a run for that once the run is freed. Without it a segment could be
-/// sealed over the bytes of a value, which the next opening refuses as damage.
+/// Found by hand: a later opening zeros the segments that it knows as used, and knows the parts of a freed run by this.
+/// Without it a segment could be sealed over the bytes of a value, which the next opening refuses as damage.
 #[test]
 fn the_parts_of_a_run_are_known_as_used_before_it_is_one() {
     let (log, events) = recorded(Emulate::Adr, |_| ());
@@ -133,7 +136,8 @@ fn the_parts_of_a_run_are_known_as_used_before_it_is_one() {
     assert!(runs > 0);
 }
 
-/// Found by hand: what an earlier process has freed and not zeroed any more is zeroed by the next that uses it.
+/// Found by hand: a segment that an earlier process has freed but not zeroed is zeroed by the next process that uses
+/// it.
 #[test]
 fn what_was_free_and_used_at_an_opening_is_zeroed_before_use() {
     let (log, _) = recorded(Emulate::Adr, |pool| {
@@ -147,7 +151,8 @@ fn what_was_free_and_used_at_an_opening_is_zeroed_before_use() {
     assert!(matches!(log.visit_segment(0, 0, |_, _, _, _| ()), ScanTotals { entries: 1, torn: 0, .. }));
 }
 
-/// Found by hand: nothing noticed when a segment was opened with the generation of its life before, by which its old bytes and old links would count.
+/// Found by hand: no test noticed when a segment was opened with the generation of its previous life, with which its
+/// old bytes and old links would count.
 #[test]
 fn each_life_of_a_segment_has_a_generation_of_its_own() {
     let (log, _) = recorded(Emulate::Adr, |_| ());
@@ -162,11 +167,12 @@ fn each_life_of_a_segment_has_a_generation_of_its_own() {
     }
 }
 
-/// Found by hand: the last line of what a process that died had written could be forgotten, if the last entry only just reached into it.
+/// Found by hand: the last line that a dead process had written could be left out, if the last entry only just reached
+/// into it.
 #[test]
 fn what_a_process_that_died_left_in_open_segments_is_durable_once_hardened() {
     let (log, events) = recorded(Emulate::Adr, |_| ());
-    // Longer and longer ones, until the last word of one is the first of a line.
+    // Longer and longer entries, until the last word of one is the first of a line.
     let mut value = vec![0xAA; 24];
     let reference = loop {
         let (reference, _) = put(&log, &value, Flush::ByCaller);
@@ -186,7 +192,8 @@ fn what_a_process_that_died_left_in_open_segments_is_durable_once_hardened() {
     }
 }
 
-/// Found by hand: a pass over a segment in which torn bytes are allowed said of it that it was whole, and the next opening would have taken them for damage.
+/// Found by hand: a pass over a segment in which torn bytes are allowed recorded it as whole, and the next opening
+/// would have taken these bytes for damage.
 #[test]
 fn a_recovered_segment_stays_one_in_a_later_life() {
     let recovered = Descriptor { generation: 7, run_len: 1, state: SegmentState::Recovered, ..Descriptor::default() };
@@ -196,7 +203,7 @@ fn a_recovered_segment_stays_one_in_a_later_life() {
     assert_eq!((found.state, found.flags), (SegmentState::Recovered, COLLECTING));
 }
 
-/// Found by hand: tombstones go once a sweep has ended, whose marks may lie in another pool than what is written next.
+/// Found by hand: tombstones may go once a sweep has ended, but its marks may lie in another pool than the next writes.
 #[test]
 fn what_a_sweep_has_marked_is_durable_when_it_ends() {
     for rules in [Emulate::Adr, Emulate::File] {
@@ -209,7 +216,8 @@ fn what_a_sweep_has_marked_is_durable_when_it_ends() {
     }
 }
 
-/// Found by hand: a checkpoint may name what a tombstone newer than it has deleted, and no test of this crate noticed when such a tombstone could go.
+/// Found by hand: a checkpoint may name an entry that a newer tombstone has deleted, and no test of this crate noticed
+/// when such a tombstone could go.
 #[test]
 fn a_tombstone_that_a_checkpoint_needs_stays() {
     let (log, _) = recorded(Emulate::Adr, |_| ());
@@ -226,7 +234,7 @@ fn a_tombstone_that_a_checkpoint_needs_stays() {
     assert!(pass.may_drop_tombstone(version));
 }
 
-/// Found by hand: the mark that an interrupted pass has made could end its completion, and what is older still came back.
+/// Found by hand: a mark made by an interrupted pass could end its completion, and older entries still came back.
 #[test]
 fn an_interrupted_burial_is_completed_behind_its_own_marks() {
     let (log, _) = recorded(Emulate::Adr, |_| ());

@@ -1,10 +1,13 @@
-//! Pacing: what a thread owes for taken space that is scarce, so that writers slow down in small steps instead of running into a full store (`docs/adr/0016`).
+//! Pacing: threads owe pauses for space that they take while it is scarce, so that writers slow down in small steps
+//! instead of running into a full store (`docs/adr/0016`).
 //!
-//! Whoever takes a chunk for puts while a pool has less than its watermark of free segments owes a pause: for each byte taken, the longer the nearer the pool is to its
-//! reserve, and never more than a millisecond for one step. The debt is the thread's. The layer above pays it when the write is complete: nobody sleeps inside a
+//! A thread that takes a chunk for puts while a pool has fewer free segments than its watermark owes a pause for each
+//! byte taken. The nearer the pool is to its reserve, the longer the pause, but never more than a millisecond for one
+//! step. The debt belongs to the thread. The layer above pays it when the write is complete: no thread sleeps inside a
 //! writer section, with a latch or with a writer slot.
 //!
-//! While a pool that may grow is collected instead, that is the room between where collectors begin and where it grows (`docs/adr/0023`).
+//! While a pool that may grow is collected instead, the room between the point where collectors begin and the point
+//! where it grows takes the place of the watermark (`docs/adr/0023`).
 //!
 //! Deletes and collectors owe nothing: they make space.
 
@@ -14,20 +17,20 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The longest pause for one step.
+/// The longest pause for one step, in nanoseconds.
 const MOST_NS: u64 = 1_000_000;
-/// Shorter ones are saved up: a sleep takes some fifty microseconds more than it should, and several hundred where processors are busy. What it took too long is
-/// made up for by the next ones.
+/// Shorter pauses are saved up: a sleep takes some fifty microseconds longer than it should, and several hundred where
+/// processors are busy. The next pauses are shortened by the excess.
 const LEAST_NS: i64 = 50_000;
-/// Pause for each byte where nothing is left but the reserve: 64 MB/s for a writer.
+/// Pause for each byte where only the reserve is left: 250 MB/s for a writer.
 const NS_PER_BYTE: u64 = 4;
 
-/// Segments that a collector is ahead of growth, the fourth part of those that there are within these bounds.
+/// By how many segments a collector is ahead of growth: a quarter of the existing ones within these bounds.
 const LEAST_LEAD: u64 = 2;
 const MOST_LEAD: u64 = 16;
 
 thread_local! {
-    /// Negative: it has paused for longer than it owed.
+    /// Nanoseconds. Negative if the thread has paused for longer than it owed.
     static OWED_NS: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -37,7 +40,7 @@ pub fn is_owed() -> bool {
     OWED_NS.get() >= LEAST_NS
 }
 
-/// Pauses for as long as this thread owes; returns how long it was.
+/// Pauses for as long as this thread owes. Returns how long the pause was.
 pub fn pay() -> Duration {
     let started = Instant::now();
     std::thread::sleep(Duration::from_nanos(OWED_NS.get().max(0) as u64));
@@ -51,23 +54,25 @@ fn paid(pause: Duration) {
     OWED_NS.set(OWED_NS.get().saturating_sub(nanos).max(-(MOST_NS as i64)));
 }
 
-/// The pause for taking `bytes` with `left` segments, free or still to be made, in a pool.
+/// The pause for taking `bytes` while `left` segments, free or still to be added, are in a pool.
 fn pause_ns(bytes: u64, ns_per_byte: u64, left: u64, reserve: u64, watermark: u64) -> u64 {
     let span = watermark.saturating_sub(reserve).max(1);
     let missing = watermark.saturating_sub(left).min(span);
-    // By the square: gently at first.
+    // Quadratic, so that pauses begin gently.
     let [bytes, ns_per_byte, missing, span] = [bytes, ns_per_byte, missing, span].map(u128::from);
     (bytes * ns_per_byte * missing * missing / (span * span)).min(MOST_NS.into()) as u64
 }
 
 impl Room {
-    /// With fewer free ones collectors look for garbage that is worth it. Free space is space that garbage cannot gather in: the less of it is kept, the emptier
-    /// victims are. So they begin late, with no more than they need to be ahead of the writers; the bell wakes them then.
+    /// With fewer free segments, collectors look for garbage that is worth collecting. Garbage cannot gather in free
+    /// space: the less free space is kept, the emptier victims are. So collectors begin late, with no more space than
+    /// they need to stay ahead of the writers; the bell wakes them then.
     pub fn early(&self) -> u64 {
         self.existing / 32 + self.reserve
     }
 
-    /// With fewer free ones collectors look whether there is garbage to be had instead of growth, which comes at the reserve: so early that they have time. In a pool that cannot grow, never.
+    /// With fewer free segments, collectors look for garbage that can replace growth, which begins at the reserve. They
+    /// begin early enough to have time. 0 in a pool that cannot grow.
     pub fn before_growth(&self) -> u64 {
         match self.growth {
             0 => 0,
@@ -75,43 +80,44 @@ impl Room {
         }
     }
 
-    /// So many segments, free or still to be made, are few: below it writers are paced, and collectors take whatever brings space.
+    /// With fewer segments, free or still to be added, writers are paced and collectors take any victim that brings
+    /// space.
     pub fn watermark(&self) -> u64 {
         (self.limit / 256).max(4) + self.reserve
     }
 
-    /// Free ones and those still to be made.
+    /// Free segments and those still to be added.
     pub fn left(&self) -> u64 {
         self.free + self.growth
     }
 }
 
 impl Log {
-    /// Writers are paced from now on where somebody collects in the background.
+    /// Paces writers from now on, on nodes where a thread collects in the background.
     pub fn pace_writers(&self) {
         self.paced.store(true, Ordering::Relaxed);
     }
 
-    /// Runs `f`, which collects on `node` from time to time, in the background.
+    /// Runs `f`, which collects on `node` from time to time in the background.
     pub fn while_collecting(&self, node: usize, f: impl FnOnce()) {
         self.pools[node].collecting.during(f);
     }
 
-    /// Whether somebody collects on `node` in the background.
+    /// Whether a thread collects on `node` in the background.
     pub fn has_collectors(&self, node: usize) -> bool {
         self.pools[node].collecting.any()
     }
 }
 
 impl NodePool {
-    /// Notes what the calling thread owes for `bytes` that it takes for puts.
+    /// Notes the pause that the calling thread owes for `bytes` that it takes for puts.
     pub fn owe_pause(&self, log: &Log, bytes: u64) {
         if !log.paced.load(Ordering::Relaxed) || !log.has_collectors(self.node as usize) {
             return;
         }
         let room = log.room(self.node as usize);
         let owed = if room.growth > 0 && self.collected_first.load(Ordering::Relaxed) {
-            // At a writer's half of what a collector does just now: it is to stay ahead.
+            // A writer runs at half of a collector's present speed, so that the collector stays ahead.
             let ns_per_byte = NS_PER_BYTE.max(2 * self.collection_ns_per_byte.load(Ordering::Relaxed));
             pause_ns(bytes, ns_per_byte, room.free, room.reserve, room.before_growth())
         } else {
@@ -148,7 +154,7 @@ mod tests {
         assert_eq!(room(64, 0).before_growth(), 0, "there is no growth to be ahead of");
     }
 
-    /// Regression: writers were paced for good, also where the only collector had ended by a panic, or had never begun.
+    /// Regression: writers were paced for ever, also where the only collector had ended by a panic or had never begun.
     #[test]
     fn nobody_is_paced_where_nobody_collects_any_more() {
         let log = Log::for_tests(&hither_pmem::CreateOptions::new(8 << 20));

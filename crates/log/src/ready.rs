@@ -1,13 +1,17 @@
-//! What is made ready for writers in the background: space, and on files zeros.
+//! Makes space, and on files zeros, ready for writers in the background.
 //!
-//! A segment is zeroed before it is opened: one that was used before on every medium, on files also one that never was, where writes wait for syncs (`docs/adr/0004`). On a file that takes
-//! a write and a sync of all of it, some milliseconds. So a few free segments are kept zeroed there. They stay free meanwhile: whoever takes one that is just being zeroed waits for the end of that,
-//! and nobody is told that the store is full because of it.
+//! A segment is zeroed before it is opened. On every medium this applies to segments that were used before; on files
+//! also to those that never were, where writes wait for syncs (`docs/adr/0004`). On a file it takes a write and a sync
+//! of the whole segment, some milliseconds. So a few free segments are kept zeroed there.
 //!
-//! Thread safety: one segment of a pool is zeroed ahead at a time, under a lock of its own; the list of free segments is locked within it, for a look. Who has taken segments zeroes them under no lock, but
-//! passes through that one first.
+//! They stay free meanwhile: a thread that takes one that is just being zeroed waits until that is done, and the store
+//! is not reported as full because of it.
 //!
-//! Crash: what a free segment holds means nothing, and no memory of its zeros outlives the process.
+//! Thread safety: one segment of a pool is zeroed ahead at a time, under a lock of its own; the list of free segments
+//! is locked briefly within it. A thread that has taken segments zeros them under no lock, but passes through that lock
+//! first.
+//!
+//! Crash: the content of a free segment means nothing, and the record of its zeros does not outlive the process.
 
 use crate::error::Result;
 use crate::log::Log;
@@ -16,17 +20,17 @@ use hither_sync::Bell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Bytes of free segments that are kept zeroed, but at least [`FEWEST`].
+/// Bytes of free segments that are kept zeroed; at least [`FEWEST`] segments.
 const AHEAD_BYTES: u64 = 16 << 20;
 /// Shards open segments independently, perhaps two at once.
 const FEWEST: usize = 2;
 
 impl Log {
-    /// Makes segments of `node` ready for writers: grows its pool if puts have used it up and it may grow, and zeroes some free ones where that is worth while. For a thread that waits for
-    /// [`Log::needs_more`].
+    /// Makes segments of `node` ready for writers: grows its pool if puts have used it up and it may grow, and zeros
+    /// some free segments where that is worthwhile. For a thread that waits for [`Log::needs_more`].
     ///
     /// # Errors
-    /// The medium's; a writer that needs the segments meets them, too.
+    /// An error of the medium; a writer that needs the segments meets it, too.
     pub fn make_ready(&self, node: usize) -> Result<()> {
         let pool = &self.pools[node];
         pool.grow_ahead()?;
@@ -36,20 +40,20 @@ impl Log {
         Ok(())
     }
 
-    /// Rung whenever puts have opened a segment of `node` and there may be something to make ready.
+    /// The bell that is rung whenever puts have opened a segment of `node` and there may be something to make ready.
     pub fn needs_more(&self, node: usize) -> &Bell {
         &self.needs_more[node]
     }
 
-    /// Whether segments that were never used are zeroed, too, before they are opened. The first write into an extent of a file that was only reserved costs a commit of the file system's
-    /// journal with every sync.
+    /// Whether segments that were never used are zeroed, too, before they are opened. The first write into an extent of
+    /// a file that was only reserved costs a commit of the file system's journal with every sync.
     pub(crate) fn zeroes_fresh(&self, pool: &NodePool) -> bool {
         self.zero_ahead && pool.pool.needs_sync()
     }
 }
 
 impl NodePool {
-    /// Zeroes the first free segments. One that cannot be holds up no other; its error is returned at the end.
+    /// Zeros the first free segments. One that cannot be zeroed holds up no other; its error is returned at the end.
     fn zero_first_free(&self) -> Result<()> {
         let (mut outcome, mut from) = (Ok(()), 0);
         while let Some(segment) = self.first_to_zero(from) {
@@ -61,7 +65,7 @@ impl NodePool {
         outcome
     }
 
-    /// The next free segment, of those from `from` on, that should be zeroed.
+    /// The first segment to zero among the first free ones, starting at number `from`.
     fn first_to_zero(&self, from: u32) -> Option<u32> {
         let ahead = FEWEST.max((AHEAD_BYTES >> self.segment_shift) as usize);
         let alloc = self.alloc.lock();
@@ -74,7 +78,7 @@ impl NodePool {
 
     fn zero_if_free(&self, segment: u32) -> Result<()> {
         let _one_at_a_time = self.zeroing.lock();
-        // Whoever takes it from here on finds that it is not zeroed, and waits.
+        // A thread that takes the segment from here on finds that it is not zeroed, and waits.
         if self.is_zeroed(segment) || !self.alloc.lock().free.contains(&segment) {
             return Ok(());
         }
@@ -83,12 +87,13 @@ impl NodePool {
         Ok(())
     }
 
-    /// Zeroes what has to be of a run that the caller has taken from the free segments: what was used before and, where fresh segments are zeroed, everything, unless that was done ahead. All at
-    /// once: what lies in between is zeroed with it.
+    /// Zeros the part of a run, which the caller has taken from the free segments, that must be zeroed: segments that
+    /// were used before and, where fresh segments are zeroed, all of them, unless they were zeroed ahead. All at once:
+    /// segments in between are zeroed, too.
     pub fn ensure_zeroed(&self, log: &Log, run: Range<u32>) -> Result<()> {
         let fresh = log.zeroes_fresh(self);
         if fresh && run.clone().any(|part| !self.is_zeroed(part)) {
-            // Somebody may be zeroing one ahead. Nobody begins: they are taken.
+            // Another thread may be zeroing one of them ahead. None begins any more, because they are taken.
             drop(self.zeroing.lock());
         }
         let mut lacking = run.filter(|part| !self.is_zeroed(*part) && (fresh || self.was_used(*part)));
@@ -122,7 +127,7 @@ mod tests {
         failpoints.arm("zero", FailAt { skip: 0, count: 1, errno: 5 });
     }
 
-    /// So many segments that were used, and that nothing is in any more: freed, but not zeroed yet.
+    /// `count` segments that were used and hold nothing any more: freed, but not zeroed yet.
     fn freed(log: &Log, count: usize) -> Vec<u32> {
         let put = |_| {
             let (reference, _) = log.write_for_tests(Parts { key: b"one key!", value: b"value", keyspace: 1, ..Parts::EMPTY }, Flush::Now);

@@ -1,9 +1,12 @@
-//! Where threads append: to their own node's pool, unless that is full.
+//! The pool to which threads append: their own node's, unless that is full.
 //!
-//! A pool counts as *full* when no put can have a segment of it, nor make one. Its threads then append to the next one that is not, until segments of this one are free again, or its disk has room again.
-//! A single write for which its pool has no place, such as a large value that finds no run, goes elsewhere alone ([`Log::write_to`]): the pool has room for others.
+//! A pool counts as *full* when puts can neither get nor add a segment in it. Its threads then append to the next pool
+//! that is not full, until segments of this one are free again or its disk has room again. A single write for which its
+//! pool has no place, such as a large value that finds no run, goes elsewhere alone ([`Log::write_to`]): the pool has
+//! room for others.
 //!
-//! Thread safety: any number of threads. That a pool is full is a hint, which is looked into from time to time: whoever is sent elsewhere writes to a good place, too.
+//! Thread safety: any number of threads. That a pool is full is a hint, which is rechecked from time to time: a thread
+//! that is sent elsewhere also writes to a good place.
 
 use crate::log::Log;
 use crate::node::NodePool;
@@ -11,23 +14,23 @@ use crate::opening::Filler;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A thread whose pool counts as full looks whether it is so still at one write in so many.
+/// A thread whose pool counts as full rechecks that at one write in so many.
 const LOOK_EVERY: u32 = 64;
 
 thread_local! {
-    /// Where this thread's attempt goes.
+    /// The node to which this thread's attempt goes.
     static SENT_TO: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Writes of this thread that found their pool full.
+    /// Number of writes of this thread that found their pool full.
     static AWAY: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Why a pool's own threads may append elsewhere. One word, so that a write asks once.
+/// Why a pool's own threads may append elsewhere. One word, so that a write tests once.
 #[derive(Default)]
 pub(crate) struct Away(AtomicU32);
 
 /// The pool is full.
 const FULL: u32 = 1;
-/// One attempt that was sent elsewhere.
+/// The unit in which attempts that were sent elsewhere are counted.
 const ATTEMPT: u32 = 2;
 
 impl Away {
@@ -40,7 +43,7 @@ impl Away {
         self.0.load(Ordering::Relaxed) & FULL != 0
     }
 
-    /// Whether it was not full before.
+    /// Sets the flag. Returns whether it was not set before.
     fn set_full(&self) -> bool {
         self.0.fetch_or(FULL, Ordering::Relaxed) & FULL == 0
     }
@@ -51,12 +54,12 @@ impl Away {
 }
 
 impl NodePool {
-    /// Whether a put may have a segment, or make one, as far as is known.
+    /// Whether a put may get or add a segment, as far as is known.
     pub fn has_room(&self) -> bool {
         self.within_reach() > self.reserve_now(Filler::Put)
     }
 
-    /// Looks whether the pool is full still, if it counts as that; whether it is.
+    /// Rechecks whether the pool is full, if it counts as full. Returns whether it is.
     pub fn is_full_still(&self) -> bool {
         if !self.away.is_full() {
             return false;
@@ -68,7 +71,7 @@ impl NodePool {
         !has_room
     }
 
-    /// Segments were freed.
+    /// Notes that segments were freed.
     pub fn note_freed(&self) {
         if self.free_segments() > self.reserve_now(Filler::Put) {
             self.away.set_not_full();
@@ -77,7 +80,8 @@ impl NodePool {
 }
 
 impl Log {
-    /// The node whose pool the calling thread appends to: its own, unless that is full and writes spill ([`Log::spill_from`]).
+    /// The node to whose pool the calling thread appends: its own, unless that is full and writes spill
+    /// ([`Log::spill_from`]).
     #[inline(always)]
     pub fn local_node(&self) -> usize {
         if self.pools.len() == 1 {
@@ -95,7 +99,7 @@ impl Log {
 
     #[cold]
     fn node_instead(&self, node: usize) -> usize {
-        // An attempt at a write to another store, which a closure of this one makes, has other nodes.
+        // A closure of this attempt may write to another store, which may have fewer nodes.
         if let Some(sent_to) = SENT_TO.get().filter(|sent_to| *sent_to < self.pools.len()) {
             return sent_to;
         }
@@ -116,7 +120,8 @@ impl Log {
         (1..self.pools.len()).map(|step| (node + step) % self.pools.len()).find(|other| !is_full(other))
     }
 
-    /// Declares a node full, if it is and another is not: its threads append to the next one that is not, until this one has room again.
+    /// Declares a node full, if it is and another one is not: its threads append to the next one that is not, until
+    /// this one has room again.
     pub fn spill_from(&self, node: usize) {
         let pool = &self.pools[node];
         if !pool.has_room() && self.spill_target(node, true).is_some() && pool.away.set_full() {
@@ -124,12 +129,12 @@ impl Log {
         }
     }
 
-    /// The node on which puts can have most, `node` if no other has more.
+    /// The node on which puts may get most; `node` if no other has more.
     pub fn roomiest(&self, node: usize) -> usize {
         (0..self.pools.len()).max_by_key(|&other| (self.bytes_for_puts(other), other == node)).unwrap_or(node)
     }
 
-    /// Makes one attempt at a write, which goes to this node's pool.
+    /// Makes one attempt at a write, which goes to the pool of `node`.
     pub fn write_to<T>(&self, node: usize, attempt: impl FnOnce() -> T) -> T {
         struct Sent<'a>(&'a Away);
         impl Drop for Sent<'_> {
@@ -140,7 +145,7 @@ impl Log {
         if self.pools.len() == 1 {
             return attempt();
         }
-        // A thread that moves to another node meanwhile writes there: it is an attempt, too.
+        // A thread that moves to another node meanwhile writes there: that is an attempt, too.
         let away = &self.pools[self.home()].away;
         away.0.fetch_add(ATTEMPT, Ordering::Relaxed);
         let _sent = Sent(away);

@@ -1,21 +1,22 @@
 //! Versions: one order over all writes of the store (`docs/adr/0003`).
 //!
-//! A store-wide counter would be a hot line, so threads draw blocks of [`BLOCK`] versions. What keeps the versions of *one key* growing
-//! is the key's latch, which remembers the last version given out under it: a write takes the larger of its block's next version and
-//! the latch's last plus one, and a new block if that lies beyond its own. Versions are unique and below 2^56 ([`VERSION_BITS`]).
+//! A store-wide counter would be a hot line, so threads draw blocks of [`BLOCK`] versions. The key's latch keeps the
+//! versions of *one key* growing: it remembers the last version given out under it. A write takes the larger of its
+//! block's next version and the latch's last version plus one, and a new block if that lies beyond its own. Versions
+//! are unique and below 2^56 ([`VERSION_BITS`]).
 //!
 //! # Stable versions
 //!
-//! [`VersionClock::stable`] returns S such that every write with a version ≤ S is installed and none with such a version will come:
-//! it raises a floor that writers check when they draw, then waits for the sections under way. Snapshots, the durable watermark
-//! of group commit and the settled version of batches all rest on it.
+//! [`VersionClock::stable`] returns S such that every write with a version ≤ S is installed and none with such a
+//! version will come: it raises a floor that writers check when they draw, then waits for the sections under way.
+//! Snapshots, the durable watermark of group commit and the settled version of batches all depend on it.
 
 use hither_sync::epoch;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// No version has more bits: the small words of page 0 hold so many.
+/// The most bits of a version: the small words of page 0 hold so many.
 pub const VERSION_BITS: u32 = 56;
-/// Versions that a writer draws at once.
+/// How many versions a writer draws at once.
 pub const BLOCK: u64 = 64;
 
 /// The store-wide source of versions.
@@ -23,11 +24,12 @@ pub const BLOCK: u64 = 64;
 pub struct VersionClock {
     next: AtomicU64,
     floor: AtomicU64,
-    /// Versions below `next` that nobody will have: what was left of blocks that were given up, and what has gone by otherwise.
+    /// Number of versions below `next` that no write will have: the rests of blocks that were given up, and versions
+    /// skipped otherwise.
     unused: AtomicU64,
 }
 
-/// A writer's private stretch of versions.
+/// A writer's private range of versions.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct VersionBlock {
     next: u64,
@@ -52,16 +54,18 @@ impl VersionClock {
         self.next.load(Ordering::SeqCst)
     }
 
-    /// How many versions were given out, give or take the blocks that writers have at the moment: a block counts whole from when it is drawn until it is given up.
+    /// How many versions were given out, except for an uncertainty of the blocks that writers have at the moment: a
+    /// block counts whole from when it is drawn until it is given up.
     ///
-    /// Writers of many threads on few keys give up most of each block, so that [`VersionClock::upper_bound`] says much more than they wrote.
+    /// Writers of many threads on few keys give up most of each block, so [`VersionClock::upper_bound`] is far above
+    /// the number of their writes.
     pub fn given_out(&self) -> u64 {
-        // In this order: what is counted as unused was drawn before.
+        // In this order: the versions counted as unused were drawn before.
         let unused = self.unused.load(Ordering::Acquire);
         self.upper_bound().saturating_sub(unused)
     }
 
-    /// `count` consecutive versions, all greater than `last`; returns the first. Call inside a writer section.
+    /// Draws `count` consecutive versions, all greater than `last`. Returns the first. Call inside a writer section.
     #[inline(always)]
     pub fn draw(&self, block: &mut VersionBlock, last: u64, count: u64) -> u64 {
         let first = block.next.max(last + 1);
@@ -83,7 +87,8 @@ impl VersionClock {
         start
     }
 
-    /// The largest version below or at which everything is installed. Waits for writer sections that are under way; O(threads).
+    /// Returns the largest version at or below which everything is installed. Waits for writer sections that are under
+    /// way; O(threads).
     ///
     /// # Panics
     /// If called inside a writer section.
@@ -91,7 +96,8 @@ impl VersionClock {
         self.stable_with(|_| {})
     }
 
-    /// Like [`VersionClock::stable`]; calls `publish` with the version before it waits, so that writers that wait for it can finish.
+    /// As [`VersionClock::stable`], but calls `publish` with the version before it waits, so that writers that wait for
+    /// that version can finish.
     pub fn stable_with(&self, publish: impl FnOnce(u64)) -> u64 {
         let version = self.next.fetch_add(1, Ordering::SeqCst);
         self.unused.fetch_add(1, Ordering::Release);
@@ -125,7 +131,8 @@ mod tests {
         assert!(clock.draw(&mut a, 0, 1) >= first + 500);
     }
 
-    /// Found by measuring: two writers that take turns on one key use one version of each block, and all of it counted as written.
+    /// Found by measuring: two writers that take turns on one key use one version of each block, but whole blocks
+    /// counted as written.
     #[test]
     fn what_is_left_of_blocks_does_not_count_as_given_out() {
         let clock = VersionClock::after(1_000);

@@ -1,7 +1,9 @@
-//! Reading a victim for the batched collector: the commonest entries in few instructions, and what is known to be garbage passed over (`docs/adr/0022`).
+//! Reads a victim for the batched collector: the commonest entries in few instructions, and entries known to be garbage
+//! are passed over (`docs/adr/0022`).
 //!
-//! Whatever is handed on was valid when it was read. What is damaged is not, and would pass for garbage: so at the end the entries found are compared with those that
-//! were written, and a victim that lacks some is not freed.
+//! Every entry that is passed to the reader was valid when it was read. A damaged entry is not, and would count as
+//! garbage. So at the end the entries found are compared with those that were written, and a victim that lacks some is
+//! not freed.
 
 use crate::address;
 use crate::dead::DeadCounts;
@@ -15,22 +17,24 @@ use crate::replay::{self, ReadApart, ScanTotals};
 use hither_pmem::SegmentState as OnMedia;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Pairs that take some microseconds to read.
+/// Number of pairs that take some microseconds to read.
 pub const GARBAGE_STRETCH: u64 = 1024;
 
-/// Who gets the entries of a victim, in order of position.
+/// Receives the entries of a victim, in order of position.
 pub trait ReadVictim<'a> {
-    /// What ends the reading.
+    /// The error that ends the reading.
     type Error;
-    /// A live pair of the victim's keyspace that is not known to be garbage, with its key as its bytes lie in memory.
+    /// Receives a live pair of the victim's keyspace that is not known to be garbage, with its key as its bytes lie in
+    /// memory.
     fn pair(&mut self, reference: u64, key: u64) -> Result<(), Self::Error>;
-    /// Called at each [`GARBAGE_STRETCH`]th pair that is passed over: the reader may hold what others wait for.
+    /// Called at each [`GARBAGE_STRETCH`]th pair that is passed over: the reader may hold something for which others
+    /// wait.
     fn passed_over(&mut self, reference: u64) -> Result<(), Self::Error>;
-    /// Any other valid entry, and its keyspace.
+    /// Receives any other valid entry, and its keyspace.
     fn entry(&mut self, reference: u64, version: u64, keyspace: u32, entry: &EntryView<'a>) -> Result<(), Self::Error>;
 }
 
-/// Splits the work between the log and its reader.
+/// Connects the log's scan to the reader.
 struct Reading<'v, 'a, V> {
     reader: &'v mut V,
     garbage: &'a GarbageMap,
@@ -62,22 +66,22 @@ impl<'a, V: ReadVictim<'a>> ReadApart<'a> for Reading<'_, 'a, V> {
     }
 }
 
-/// What was read of a victim.
+/// The result of reading a victim.
 #[derive(Clone, Copy, Debug)]
 pub struct VictimRead {
-    /// What a scan would have found.
+    /// The totals that a scan would have found.
     pub totals: ScanTotals,
     /// Pairs passed over because they are known to be garbage.
     pub known_garbage: u64,
 }
 
 impl<'a> Pass<'a> {
-    /// Keyspace of the victim's entries, but for those that name another.
+    /// Keyspace of the victim's entries, except those that name another.
     pub fn keyspace(&self) -> u32 {
         self.victim().keyspace.load(Relaxed)
     }
 
-    /// What copies of its entries need to know of the victim.
+    /// What copies of the victim's entries need to know about it.
     pub fn source_segment(&self) -> SourceSegment<'a> {
         let victim = self.victim();
         let (bytes, start) = replay::content_of(&self.pool().pool, self.segment(), 1);
@@ -91,11 +95,11 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Reads the victim's entries, those that are known to be garbage excepted if they are pairs. Without `pairs` there is no call for pairs: they come as entries,
-    /// as in [`Log::visit_segment`](crate::Log::visit_segment).
+    /// Reads the victim's entries, except pairs known to be garbage. Without `pairs`, pairs are passed as ordinary
+    /// entries, as in [`Log::visit_segment`](crate::Log::visit_segment).
     ///
     /// # Errors
-    /// Those of the reader, which end it.
+    /// An error of the reader, which ends the reading.
     #[inline(always)]
     pub fn read<V: ReadVictim<'a>>(&self, pairs: bool, reader: &mut V) -> Result<VictimRead, V::Error> {
         let pool = self.pool();
@@ -113,8 +117,8 @@ impl<'a> Pass<'a> {
         Ok(VictimRead { totals, known_garbage: reading.known_garbage })
     }
 
-    /// Compares what was found in the victim with what was written into it. If there is less, it is never collected again, and its entries are verified whenever they
-    /// are read.
+    /// Compares the entries found in the victim with those written into it. If they differ, the victim is never
+    /// collected again, and its entries are verified whenever they are read.
     ///
     /// # Errors
     /// [`Error::Damaged`].
@@ -138,13 +142,14 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// Counts entries of the victim that were moved as garbage, which no snapshot shows, all of a batch together.
+    /// Counts entries of the victim that were moved, and that no snapshot shows, as garbage: all of a batch together.
     pub fn moved_entries(&self) -> MovedEntries<'a> {
         MovedEntries { pool: self.pool(), segment: self.segment() as usize, bytes: 0 }
     }
 }
 
-/// Entries of one victim that became garbage; they are counted when this is given to [`Writer::count_moved`](crate::Writer::count_moved).
+/// Entries of one victim that became garbage. They are counted when this is passed to
+/// [`Writer::count_moved`](crate::Writer::count_moved).
 pub struct MovedEntries<'a> {
     pool: &'a NodePool,
     segment: usize,
@@ -152,7 +157,8 @@ pub struct MovedEntries<'a> {
 }
 
 impl MovedEntries<'_> {
-    /// As [`Writer::mark_dead`](crate::Writer::mark_dead) for an entry of the victim, but for its bytes.
+    /// As [`Writer::mark_dead`](crate::Writer::mark_dead) for an entry of the victim, except that its bytes are counted
+    /// later.
     #[inline(always)]
     pub fn add(&mut self, reference: u64) {
         let offset = address::unpack(reference).offset;
@@ -179,7 +185,7 @@ mod tests {
     #[derive(Default)]
     struct Counted {
         keys: Vec<u64>,
-        /// Pairs that had been read at each call, and where it was.
+        /// At each call: how many pairs had been read, and the reference.
         passed_over: Vec<(usize, u64)>,
         entries: u64,
     }
@@ -200,7 +206,7 @@ mod tests {
         }
     }
 
-    /// A reader holds up others between two pairs; a segment may hold thousands in between that are garbage.
+    /// A reader holds up others between two pairs, between which a segment may hold thousands of garbage pairs.
     #[test]
     fn now_and_then_the_reader_is_told_of_garbage() {
         const GARBAGE: u64 = 3 * GARBAGE_STRETCH - 1;

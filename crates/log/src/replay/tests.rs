@@ -211,7 +211,7 @@ fn totals_are_compared_where_they_were_recorded() {
     }
 }
 
-/// Found by reading: the version of each of its entries was an overflow.
+/// Found by reading: computing the version of each of its entries overflowed.
 #[test]
 fn a_base_version_beyond_all_versions_is_damage() {
     for (base_version, sound) in [((1 << 56) - (1 << 32), true), ((1 << 56) - (1 << 32) + 1, false), (u64::MAX, false)] {
