@@ -1,8 +1,12 @@
-//! Chains: from an entry back to the older entries of its key, by parent links (NStore's `h_addr`; `docs/adr/0011`).
+//! Chains: they lead from an entry back to the older entries of its key, by parent links (NStore's `h_addr`;
+//! `docs/adr/0011`).
 //!
-//! A link holds if it names an entry that is there: a segment in use whose generation has the low byte that the link remembers, a valid
-//! checksum, the same key and a fitting version: a copy's source has the same or a lower one (`docs/adr/0024`), any other parent a lower one. Eight bits of generation can deceive, but the rest of the conditions cannot: whatever passes is an older entry
-//! of the key, and marking such an entry dead is right.
+//! A link holds if it leads to an entry that meets these conditions: a segment in use whose generation has the low byte
+//! that the link remembers, a valid checksum, the same key, and a fitting version. A copy's source has the same version
+//! as the copy or a lower one (`docs/adr/0024`), any other parent a lower one.
+//!
+//! Eight bits of generation can deceive, but the other conditions cannot: every entry that passes is an older entry of
+//! the key, and marking such an entry dead is right.
 
 use crate::address;
 use crate::entry::{ALIGN, EntryView, MIN_BYTES};
@@ -11,7 +15,7 @@ use crate::segment::SegmentState;
 use crate::writer::Writer;
 use std::sync::atomic::Ordering;
 
-/// Where a link leads, or would.
+/// The place to which a link leads or would lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub node: usize,
@@ -20,7 +24,7 @@ pub(crate) struct Link {
     generation: u64,
 }
 
-/// Links, with their generation bytes, into one life of a segment.
+/// The links, with their generation bytes, into one life of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkRange {
     first: u64,
@@ -36,26 +40,26 @@ impl LinkRange {
     }
 }
 
-/// What a walk compares a parent with.
+/// The properties of a child with which a walk compares the parent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Child<'a> {
     pub key: &'a [u8],
     pub keyspace: u32,
     pub version: u64,
-    /// A collector made it: its parent is its source.
+    /// A collector made the child: its parent is its source.
     pub is_copy: bool,
 }
 
 /// One step of a walk.
 pub(crate) struct Ancestor<'a> {
     pub entry: EntryView<'a>,
-    /// As the child of the next step.
+    /// The entry as the child of the next step.
     pub child: Child<'a>,
 }
 
 impl Log {
-    /// The place that a parent link names, if a segment in use is there with the right generation byte. Reads no media. It may be followed under the epoch
-    /// pin under which it was made.
+    /// The place that a parent link names, if a segment in use is there with the right generation byte. Reads no media.
+    /// The result may be followed under the epoch pin under which it was made.
     #[inline]
     pub(crate) fn link(&self, parent: u64, generation_tag: u8) -> Option<Link> {
         if parent == 0 {
@@ -74,7 +78,8 @@ impl Log {
         (in_use && generation as u8 == generation_tag).then_some(Link { node: at.node as usize, offset: at.offset, segment, generation })
     }
 
-    /// All links into the life of a segment that this one, with its generation byte, leads into; none if there is no such segment.
+    /// All links into the life of a segment into which this link, with its generation byte, leads; none if there is no
+    /// such segment.
     pub(crate) fn links_beside(&self, link: u64) -> LinkRange {
         let at = address::unpack(link);
         let Some((pool, segment)) = self.pools.get(at.node as usize).and_then(|pool| Some((pool, pool.pool.segment_of(at.offset)?))) else {
@@ -89,7 +94,7 @@ impl Log {
         self.link(address::pack(link.node as u32, link.offset, 0), link.generation as u8).filter(|now| now == link)
     }
 
-    /// Starts loading what a link names.
+    /// Starts loading the entry that a link names.
     pub(crate) fn prefetch_link(&self, link: &Link) {
         hither_sync::prefetch_read(self.pools[link.node].pool.base().wrapping_add(link.offset as usize));
     }
@@ -103,23 +108,25 @@ impl Log {
         Some((entry, version))
     }
 
-    /// The entry at the end of a link if the link holds for this child.
+    /// The entry at the end of a link, if the link holds for this child.
     pub(crate) fn ancestor(&self, link: Link, child: &Child<'_>) -> Option<Ancestor<'_>> {
         let (entry, version) = self.follow(link)?;
         let segment = &self.pools[link.node].segments[link.segment];
         let keyspace = entry.keyspace(segment.keyspace.load(Ordering::Relaxed));
-        // Not "lower or equal" for all: the place of a lost copy may be filled again with a copy of the very entry that links to it.
+        // Not "lower or equal" for all: the place of a lost copy may be filled again with a copy of the very entry that
+        // links to it.
         let fits = version < child.version || version == child.version && child.is_copy;
         let next = Child { key: entry.key, keyspace, version, is_copy: segment.is_cold() };
         (entry.key == child.key && keyspace == child.keyspace && fits).then_some(Ancestor { entry, child: next })
     }
 
-    /// What a walk from the entry behind `reference` begins with.
+    /// The child with which a walk from the entry behind `reference` begins.
     pub(crate) fn child<'a>(&self, reference: u64, entry: &EntryView<'a>, keyspace: u32, version: u64) -> Child<'a> {
         Child { key: entry.key, keyspace, version, is_copy: self.is_copy(reference) }
     }
 
-    /// Whether the entry behind `copy` was made by a collector of the one behind `source`. (Each may lie where the other one's source once was: the generation decides.)
+    /// Whether a collector made the entry behind `copy` from the one behind `source`. (Each may lie where the other
+    /// one's source once was: the generation decides.)
     pub fn is_copy_of(&self, copy: u64, source: u64) -> bool {
         let (entry, of) = (self.entry(copy), address::unpack(source));
         self.is_copy(copy)
@@ -128,7 +135,7 @@ impl Log {
                 .is_some_and(|link| (link.node, link.offset) == (of.node as usize, of.offset))
     }
 
-    /// Whether a collector made the entry behind `reference`, if there is one.
+    /// Whether there is an entry behind `reference` that a collector made.
     #[inline(always)]
     pub(crate) fn is_copy(&self, reference: u64) -> bool {
         let at = address::unpack(reference);
@@ -136,8 +143,9 @@ impl Log {
         reference != 0 && pool.segments[pool.segment_index(at.offset)].is_cold()
     }
 
-    /// Whether a copy, or one that it was made of, links to this place (node and offset) in a life of the segment there whose generation has this tag. Another copy there would pass
-    /// for the source of its own source: a circle.
+    /// Whether a copy, or one that it was made from, links to this place (node and offset) in a life of the segment
+    /// there whose generation has this tag. Another copy at that place would pass for the source of its own source: a
+    /// circle.
     pub(crate) fn remembers(&self, copy: u64, place: (u32, u64), tag: u8) -> bool {
         debug_assert!(self.is_copy(copy), "what is none links to an older version");
         let (mut entry, mut known) = (self.entry(copy), None);
@@ -146,7 +154,7 @@ impl Log {
             if entry.parent() != 0 && (at.node, at.offset) == place && entry.parent_generation() == tag {
                 return true;
             }
-            // Mostly the source is gone, and with it all that is further back.
+            // Mostly the source is gone, and everything further back with it.
             let Some(link) = self.link(entry.parent(), entry.parent_generation()) else { return false };
             let child = known.unwrap_or_else(|| self.child(copy, &entry, self.keyspace_of(copy, &entry), self.version_of(copy, &entry)));
             match self.ancestor(link, &child) {
@@ -156,7 +164,8 @@ impl Log {
         }
     }
 
-    /// Calls `visit(link)` for the entries that a walk from `entry` passes, nearest first, up to the first dead one, until it returns false.
+    /// Calls `visit(link)` for the entries that a walk from `entry` passes, nearest first. Ends at the first dead
+    /// entry, or when `visit` returns false.
     pub fn walk(&self, reference: u64, entry: &EntryView<'_>, keyspace: u32, version: u64, mut visit: impl FnMut(u64) -> bool) {
         let mut child = self.child(reference, entry, keyspace, version);
         let mut next = self.link(entry.parent(), entry.parent_generation());
@@ -169,8 +178,8 @@ impl Log {
         }
     }
 
-    /// Whether the parent of an entry is missing although it ought to be there: where writes are installed before they are durable, a power loss
-    /// may take a parent and leave its child.
+    /// Whether the parent of an entry is missing although it should be there: where writes are installed before they
+    /// are durable, a power loss may take a parent and leave its child.
     pub fn parent_is_lost(&self, entry: &EntryView<'_>) -> bool {
         self.link(entry.parent(), entry.parent_generation()).is_some_and(|link| {
             self.pools[link.node].segments[link.segment].was_open.load(Ordering::Relaxed) && self.follow(link).is_none()
@@ -179,7 +188,7 @@ impl Log {
 }
 
 impl Log {
-    /// Low byte of the generation of the segment behind `reference` (for the parent tag), 0 if there is none.
+    /// Low byte of the generation of the segment behind `reference` (for the parent tag); 0 if there is no reference.
     #[inline(always)]
     pub fn generation_tag(&self, reference: u64) -> u8 {
         if reference == 0 {
@@ -207,8 +216,9 @@ mod tests {
 
     const KEYSPACE: u32 = 1;
 
-    /// Regression: a walk ended where it came back into its own victim, with a mark above what was left alive there. The walk of another pass ended at that mark, and its tombstone went: the
-    /// deleted key was back after a kill, or once the first pass had been given up.
+    /// Regression: a walk ended where it came back into its own victim, with a mark above an entry that was left alive
+    /// there. The walk of another pass ended at that mark, and its tombstone went. The deleted key was back after a
+    /// kill, or once the first pass had been given up.
     #[test]
     fn behind_a_mark_everything_is_dead() {
         for tombstone_is_apart in [false, true] {

@@ -1,20 +1,21 @@
-//! What a checkpoint of the indexes needs of the log: which segments it covers, what they count, and where references lead.
+//! The log's part of a checkpoint of the indexes: which segments it covers, their counters, and where references lead.
 //!
-//! A checkpoint (`docs/adr/0011`) *covers* segments that are full: their entries need not be read again. It lists all others that were in use
-//! when the indexes had been copied; those are scanned after a crash. References count only where the generation is still the one listed.
+//! A checkpoint (`docs/adr/0011`) *covers* segments that are full: their entries need not be read again. It lists all
+//! other segments that were in use when the indexes had been copied; those are scanned after a crash. A reference
+//! counts only if the generation is still the listed one.
 //!
-//! Segments of moved entries (*cold* ones, see [`COLD_SHARD`](crate::COLD_SHARD)) are closed at a capture, full or not. So whatever lies in a cold
-//! segment that a checkpoint does not cover was moved after its capture, which recovery relies on: such entries are old, and
-//! only their place tells whether the checkpoint knows them.
+//! Segments of moved entries (*cold* ones, see [`COLD_SHARD`](crate::COLD_SHARD)) are closed at a capture, full or not.
+//! So every entry in a cold segment that a checkpoint does not cover was moved after the capture. Recovery relies on
+//! that: such entries are old, and only their place shows whether the checkpoint knows them.
 //!
 //! # Thread safety
 //!
-//! Writers go on meanwhile. The engine lets no pass run beside a capture.
+//! Writers go on meanwhile. The engine runs no pass beside a capture.
 //!
 //! # Tombstones
 //!
-//! While a checkpoint can be loaded, or one is being made, tombstones newer than its version stay ([`Log::keep_tombstones_after`]): it may name what
-//! they deleted.
+//! While a checkpoint can be loaded, or one is being made, tombstones newer than its version stay
+//! ([`Log::keep_tombstones_after`]): the checkpoint may name entries that they deleted.
 
 use crate::address;
 use crate::entry::MIN_BYTES;
@@ -35,9 +36,9 @@ pub struct SegmentRow {
     pub index: u32,
     /// Its generation.
     pub generation: u64,
-    /// Nothing is added to it any more, and all of it is in the checkpoint.
+    /// Nothing is added to the segment any more, and the checkpoint holds all of it.
     pub covered: bool,
-    /// A crash left torn bytes in it.
+    /// A crash left torn bytes in the segment.
     pub torn: bool,
     /// Entries.
     pub entries: u32,
@@ -47,19 +48,20 @@ pub struct SegmentRow {
     pub written_bytes: u64,
     /// Bytes of tombstones.
     pub tombstone_bytes: u64,
-    /// The newest tombstone's version.
+    /// Version of the newest tombstone.
     pub newest_tombstone: u64,
-    /// Where writing goes on, as offset in the pool; 0 if it does not.
+    /// Where writing goes on, as offset in the pool; 0 if nowhere.
     pub tail: u64,
 }
 
 /// The generation of each covered segment, by node and number.
 pub type Covered = HashMap<(u32, u32), u64>;
 
-/// Where references lead: a flat numbering of all segments of all pools.
+/// A flat numbering of all segments of all pools, in which references are located.
 #[derive(Clone, Debug)]
 pub struct Placement {
-    /// By node: where segments begin, the logarithm of their size, the number of the first, and how many there are.
+    /// By node: the offset at which segments begin, the logarithm of their size, the flat number of the first, and
+    /// their count.
     nodes: [(u64, u32, usize, usize); address::MAX_NODES],
     segments: usize,
 }
@@ -75,21 +77,22 @@ impl Placement {
         self.nodes[node as usize].2 + index as usize
     }
 
-    /// The segment of a flat number: its node, and its number there.
+    /// The segment with a flat number: its node, and its number there.
     pub fn segment(&self, number: usize) -> (usize, usize) {
         let node = self.nodes.iter().rposition(|&(_, _, first, count)| count > 0 && first <= number).unwrap_or(0);
         (node, number - self.nodes[node].2)
     }
 
-    /// The flat number of the segment behind a reference, and the offset in that segment; `None` if it leads nowhere.
+    /// The flat number of the segment behind a reference, and the offset in that segment; `None` if the reference leads
+    /// nowhere.
     pub fn place(&self, reference: u64) -> Option<(usize, u64)> {
         let at = address::unpack(reference);
         let (offset, shift, ..) = self.nodes[at.node as usize];
         self.of(reference).map(|segment| (segment, (at.offset - offset) & ((1 << shift) - 1)))
     }
 
-    /// The flat number of the segment behind a reference; `None` if it leads nowhere, or so near to a segment's end that no entry begins there: behind the last
-    /// segment nothing is mapped.
+    /// The flat number of the segment behind a reference. `None` if the reference leads nowhere, or so near to a
+    /// segment's end that no entry begins there: behind the last segment nothing is mapped.
     #[inline(always)]
     pub fn of(&self, reference: u64) -> Option<usize> {
         let at = address::unpack(reference);
@@ -102,7 +105,7 @@ impl Placement {
 }
 
 impl Log {
-    /// Where references lead.
+    /// The present numbering of segments.
     pub fn placement(&self) -> Placement {
         let mut placement = Placement { nodes: [(0, 0, 0, 0); address::MAX_NODES], segments: 0 };
         for (slot, pool) in placement.nodes.iter_mut().zip(&self.pools) {
@@ -113,24 +116,27 @@ impl Log {
         placement
     }
 
-    /// Keeps tombstones newer than `version` where they are; `u64::MAX`: none.
+    /// Keeps tombstones newer than `version`; `u64::MAX` keeps none.
     pub fn keep_tombstones_after(&self, version: u64) {
-        // Under the lock: what a reclaimer judged by the old rule is retiring by now. Passes are kept out by the caller.
+        // Under the lock: segments that a reclaimer judged by the old rule are retiring by then. The caller keeps
+        // passes out.
         let _one_at_a_time = self.reclaim.lock();
         self.tombstone_floor.store(version, Relaxed);
     }
 
-    /// Whether some tombstones stay because of a checkpoint that is there, or one under way that may still be published.
+    /// Whether some tombstones stay because of a checkpoint that exists, or of one under way that may still be
+    /// published.
     pub fn keeps_tombstones(&self) -> bool {
         self.tombstone_floor.load(Relaxed) != u64::MAX
     }
 
-    /// Bytes of segments opened since the log was.
+    /// Bytes of segments opened since the log was opened.
     pub fn opened_bytes(&self) -> u64 {
         self.opened_bytes.load(Relaxed)
     }
 
-    /// Begins a capture: closes cold segments, seals what is full, and returns the sealed segments. Call outside any epoch pin.
+    /// Begins a capture: closes cold segments, seals full segments, and returns the sealed ones. Call outside any epoch
+    /// pin.
     pub fn capture(&self, make_durable: MakeDurable<'_>) -> Result<Covered> {
         let _one_at_a_time = self.reclaim.lock();
         self.close_cold();
@@ -141,14 +147,14 @@ impl Log {
         Ok(sealed.into_iter().map(|(node, index)| ((node as u32, index), generation(node, index))).collect())
     }
 
-    /// Ends the life of cold segments as targets of moves.
+    /// Closes the cold segments, so that nothing more is moved to them.
     fn close_cold(&self) {
         for pool in &self.pools {
             pool.close_from(self.shards() + 1);
         }
     }
 
-    /// All segments in use now; of those in `covered`, with their counters. Call when the indexes have been copied.
+    /// All segments in use now; those in `covered` with their counters. Call when the indexes have been copied.
     pub fn segment_rows(&self, covered: &Covered) -> Vec<SegmentRow> {
         let _one_at_a_time = self.reclaim.lock();
         let used = self.select(Segment::in_use);
@@ -161,7 +167,8 @@ impl Log {
         used.into_iter().map(row).collect()
     }
 
-    /// All segments in use with counters and tails, all covered: when nobody writes any more and everything is durable.
+    /// All segments in use with counters and tails, all covered. Call when nobody writes any more and everything is
+    /// durable.
     pub fn final_rows(&self) -> Vec<SegmentRow> {
         let _one_at_a_time = self.reclaim.lock();
         self.close_cold();
@@ -171,7 +178,7 @@ impl Log {
         used.into_iter().map(|(node, index)| SegmentRow { tail: tail(node, index), ..self.row(node, index) }).collect()
     }
 
-    /// Takes over the counters of a segment that is not scanned, of whose entries `live_bytes` are referred to.
+    /// Takes over the counters of a segment that is not scanned; `live_bytes` of its entries are referred to.
     pub fn restore_segment(&self, row: &SegmentRow, live_bytes: u64) {
         let segment = &self.pools[row.node as usize].segments[row.index as usize];
         segment.entries.store(row.entries, Relaxed);
@@ -186,7 +193,8 @@ impl Log {
         segment.dead_bytes.store(dead, Relaxed);
     }
 
-    /// Whether writing may go on where a row says, if it says so: inside its segment, which exists, and behind as many bytes as it counts. What is read from a file is not believed.
+    /// Whether the tail in a row is possible: 0, or inside its segment, which exists, behind at least as many bytes as
+    /// the row counts. Content of a file is not trusted.
     pub fn is_tail(&self, row: &SegmentRow) -> bool {
         let pool = &self.pools[row.node as usize];
         let filled = row.tail.checked_sub(pool.pool.segment_offset(row.index));
@@ -194,7 +202,8 @@ impl Log {
         row.tail == 0 || (is_behind && row.tail.is_multiple_of(8))
     }
 
-    /// What a scan would have found of open segments that a checkpoint covers: for [`Log::resume`], which goes on at the tails that the checkpoint names.
+    /// The totals that a scan of open segments that a checkpoint covers would have found: for [`Log::resume`], which
+    /// goes on at the tails that the checkpoint names.
     pub fn unscanned(&self, open: &[(SegmentToScan, SegmentRow)]) -> Vec<(SegmentToScan, ScanTotals)> {
         let found = |(segment, row): &(SegmentToScan, SegmentRow)| {
             let end = self.pools[segment.node as usize].pool.segment_offset(segment.index + segment.descriptor.run_len.max(1) - 1)
@@ -205,15 +214,15 @@ impl Log {
         open.iter().map(found).collect()
     }
 
-    /// Bytes of an entry, read from media if its reference does not say.
+    /// Bytes of an entry, read from media if its reference has no size tag.
     #[inline(always)]
     pub fn size_of(&self, reference: u64) -> u64 {
         let at = address::unpack(reference);
         address::tagged_size(reference).unwrap_or_else(|| self.pools[at.node as usize].entry_size(at.offset))
     }
 
-    /// Entries and bytes of entries in segments in use, without those that `covered` takes: what a scan would read. Folds nothing: what writers
-    /// have not reported yet is missing.
+    /// Entries and bytes of entries in segments in use, except those that `covered` accepts: what a scan would read.
+    /// Folds nothing, so what writers have not reported yet is missing.
     pub fn uncovered(&self, covered: impl Fn(&SegmentRow) -> bool) -> (u64, u64) {
         let used = self.select(Segment::in_use);
         let rows = used.into_iter().map(|(node, index)| self.row(node, index)).filter(|row| !covered(row));
@@ -245,7 +254,8 @@ mod tests {
     use super::*;
     use hither_pmem::CreateOptions;
 
-    /// Found by hand: a checkpoint that somebody made could lead to the last bytes of a pool, and a read of that entry beyond what is mapped.
+    /// Found by hand: a forged checkpoint could lead to the last bytes of a pool, and reading that entry beyond the
+    /// mapped range.
     #[test]
     fn references_lead_to_where_an_entry_can_begin() {
         let log = Log::for_tests(&CreateOptions::new(1 << 20));

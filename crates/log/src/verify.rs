@@ -1,16 +1,19 @@
-//! Verification after a restart that did not read the log: segments taken over from a checkpoint are *unverified* until their checksums were compared.
+//! Verification after a restart that did not read the log: segments taken over from a checkpoint are *unverified* until
+//! their checksums have been verified.
 //!
-//! Until then each entry is verified when it is read, so that damage is found and not served, as if the log had been scanned; a thread in the background
-//! verifies segment by segment. Once all are, a read costs one predictable branch. A segment with damage stays unverified: what is whole
-//! in it can be read, and it is not collected.
+//! Until then each entry is verified when it is read, so that damage is found and not served, as if the log had been
+//! scanned. A background thread verifies segment by segment. Once all are verified, a read costs one predictable
+//! branch. A segment with damage stays unverified: its intact entries can be read, and it is not collected.
 //!
-//! Whoever verifies in the background meets every entry, as a scan would have, and can tell what is garbage ([`Log::verify_next`]). To tell it, the current entries of keys are
-//! read, which may lie in any segment: so before the first is verified, all are looked at for pages that cannot be read ([`Log::look_at_next`]).
+//! The background verification meets every entry, as a scan would have, and can find out which entries are garbage
+//! ([`Log::verify_next`]). For that it reads the current entries of keys, which may lie in any segment. So before the
+//! first segment is verified, all are checked for pages that cannot be read ([`Log::look_at_next`]).
 //!
 //! # Thread safety
 //!
-//! Beside writers, readers and collectors, several at a time. A segment is pinned while it is read in the background: a collector that frees it meanwhile does not get it
-//! zeroed under the reader, who would take that for damage.
+//! Runs beside writers, readers and collectors, on several threads at once. A segment is pinned while it is read in the
+//! background. So a segment that a collector frees meanwhile is not zeroed under the reader, who would take the zeros
+//! for damage.
 
 use crate::address;
 use crate::entry::{EntryView, MIN_BYTES, Op};
@@ -21,15 +24,15 @@ use crate::segment::Segment;
 use hither_pmem::SegmentState as OnMedia;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
-/// Entries handed on together: misses of what is looked up for them overlap.
+/// How many entries are passed on together, so that the misses of their lookups overlap.
 const GROUP: usize = 64;
 
-/// An entry that a verification met.
+/// An entry that a verification has met.
 #[derive(Clone, Copy)]
 pub struct Met<'a> {
-    /// Where it is.
+    /// Reference to the entry.
     pub reference: u64,
-    /// Its keyspace.
+    /// Keyspace of the entry.
     pub keyspace: u32,
     /// The entry.
     pub entry: EntryView<'a>,
@@ -42,13 +45,15 @@ impl Log {
         self.unverified.load(Relaxed) != 0
     }
 
-    /// Whether every entry may be read as it lies there: it is whole, nobody counts, and nobody has noted a reason against it.
+    /// Whether every entry may be read as it lies there: all are intact, nobody counts reads, and the engine has noted
+    /// no reason against it.
     #[inline(always)]
     pub fn reads_are_plain(&self) -> bool {
         self.reasons.load(Relaxed) == 0
     }
 
-    /// From now on, for good, [`Log::reads_are_plain`] is false. SeqCst: who reads a reference that is installed afterwards sees that.
+    /// Makes [`Log::reads_are_plain`] false from now on, for good. SeqCst: a thread that reads a reference installed
+    /// afterwards sees that.
     pub fn note_reason(&self) {
         self.reasons.fetch_add(1, SeqCst);
     }
@@ -73,8 +78,8 @@ impl Log {
         Err(Error::Damaged { pool: replay::name_of(pool, at.node), segment: index as u32, offset: at.offset, what })
     }
 
-    /// Looks for pages that cannot be read in the next unverified segment that nobody has looked at; false once all have been. The verification reports what was found. Call outside
-    /// epoch pins.
+    /// Checks the next unverified segment that was not checked yet for pages that cannot be read. Returns false once
+    /// all have been checked. The verification reports the pages that were found. Call outside epoch pins.
     pub fn look_at_next(&self) -> bool {
         let looked_to = self.looked_to.lock();
         let wanted = |segment: &Segment| segment.in_use() && segment.unverified.load(Relaxed) && !segment.looked_at.load(Relaxed);
@@ -88,18 +93,22 @@ impl Log {
         false
     }
 
-    /// Verifies the next unverified segment; `Ok(false)` if there is none left to do. Call outside epoch pins, and when all have been looked at ([`Log::look_at_next`]).
+    /// Verifies the next unverified segment. Returns `Ok(false)` if none is left. Call outside epoch pins, and after
+    /// all segments have been checked ([`Log::look_at_next`]).
     ///
-    /// Of a segment that holds garbage, `meet` gets all entries that were there when the store was opened, some at a time, tombstones excepted: whoever has the
-    /// indexes can tell which of them are garbage ([`Log::know_garbage`]). The segment is not opened again meanwhile.
+    /// If a segment holds garbage, `meet` gets all its entries that were there when the store was opened, in groups,
+    /// except tombstones. A caller with the indexes can find out which of them are garbage ([`Log::know_garbage`]). The
+    /// segment is not opened again meanwhile.
     ///
     /// # Errors
     /// [`Error::Damaged`]; the next call goes on with another segment.
     pub fn verify_next<'a>(&'a self, mut meet: impl FnMut(&[Met<'a>])) -> Result<bool> {
         let wanted = |segment: &Segment| segment.in_use() && segment.unverified.load(Relaxed) && !segment.damaged.load(Relaxed);
-        // Segments are unverified from the beginning or, if damage is found in them, not wanted. So what the cursor has passed stays behind.
+        // A segment is unverified from the beginning or because damage was found in it; in the latter case it is not
+        // wanted. So the cursor never has to go back.
         while let Some(life) = self.next_life(&self.verified_to, wanted) {
-            // Beside collectors: one may free it, but what is read stays as it is. One that was freed is verified, or about to be.
+            // Runs beside collectors: one may free the segment, but the bytes that are read stay as they are. A freed
+            // segment counts as verified, or is about to.
             if let Some(_pinned) = self.pin_life(&life) {
                 return self.verify_pinned(life.node as usize, life.index, &mut meet).map(|()| true);
             }
@@ -108,8 +117,8 @@ impl Log {
         Ok(false)
     }
 
-    /// Compares what a segment held when the store was opened with its descriptor: with what was sealed, or with what the last close recorded. The segment must
-    /// not be freed, or be pinned.
+    /// Compares what a segment held when the store was opened with its descriptor: with the sealed totals, or with
+    /// those that the last close recorded. The segment must not be freed, or must be pinned.
     pub(crate) fn verify_segment(&self, node: usize, index: u32) -> Result<()> {
         self.read_unverified(node, index, |_| {})
     }
@@ -131,7 +140,7 @@ impl Log {
         outcome
     }
 
-    /// Verifies a segment; `visit` gets the entries, tombstones excepted, that were there when the store was opened.
+    /// Verifies a segment. `visit` gets the entries, except tombstones, that were there when the store was opened.
     fn read_unverified<'a>(&'a self, node: usize, index: u32, mut visit: impl FnMut(Met<'a>)) -> Result<()> {
         let pool = &self.pools[node];
         let segment = &pool.segments[index as usize];
@@ -151,7 +160,7 @@ impl Log {
             let counts = offset < end;
             entries += u64::from(counts);
             bytes += entry.size * u64::from(counts);
-            // What was appended since may not be in the index yet.
+            // Entries appended since may not be in the index yet.
             if offset < tail_at_open && entry.op() != Op::Delete {
                 let reference = address::pack(node as u32, offset, entry.size);
                 visit(Met { reference, keyspace: entry.keyspace(descriptor.keyspace), entry: *entry });
@@ -167,10 +176,11 @@ impl Log {
         Ok(())
     }
 
-    /// Damage was found in a segment that had been verified, or written since: from now on its entries are verified when they are read. (Or nobody has read it since the store
-    /// was opened.)
+    /// Makes the entries of a segment be verified when they are read, from now on, because damage was found in it after
+    /// it had been verified or written. (Or because it was not read since the store was opened.)
     pub(crate) fn count_as_unverified(&self, segment: &Segment) {
-        // Counted first: who takes the mark back at once subtracts nothing that was not added, so that the counts never hide what others counted.
+        // The counts are raised first: a thread that takes the mark back at once then subtracts only what was added, so
+        // the counts never hide what others have counted.
         self.reasons.fetch_add(1, SeqCst);
         self.unverified.fetch_add(1, SeqCst);
         if segment.unverified.swap(true, SeqCst) {
@@ -178,16 +188,18 @@ impl Log {
         }
     }
 
-    /// A segment was verified, which is void if damage was found in it meanwhile.
+    /// Notes that a segment was verified. This is void if damage was found in it meanwhile.
     fn count_as_verified(&self, segment: &Segment) {
         self.forget_unverified(segment);
-        // Whoever finds damage says so before it marks the segment: one of the two sees the other.
+        // A thread that finds damage sets `damaged` before it marks the segment as unverified: at least one of the two
+        // threads sees the other's store.
         if segment.damaged.load(SeqCst) {
             self.count_as_unverified(segment);
         }
     }
 
-    /// A segment is no longer in use. Before it is free: whoever opens it anew forgets the mark without counting.
+    /// Takes the mark of an unverified segment back, also when the segment is no longer in use. Call before it is free:
+    /// opening it again clears the mark without counting.
     pub(crate) fn forget_unverified(&self, segment: &Segment) {
         if segment.unverified.swap(false, SeqCst) {
             self.discount_unverified();
@@ -208,7 +220,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
     use std::sync::atomic::Ordering::SeqCst;
 
-    /// Regression: for each segment that was verified all segments of the store were looked at.
+    /// Regression: for each segment that was verified, all segments of the store were examined.
     #[test]
     fn each_segment_is_looked_at_once_or_twice() {
         let log = Log::for_tests(&CreateOptions::new(8 << 20));
@@ -229,7 +241,8 @@ mod tests {
         assert!(looks <= segments + given.len(), "{looks} looks at {segments} segments");
     }
 
-    /// Verification beside a collector that finds damage: in the end the segment is unverified, and at no time does the count hide a reason that another has noted.
+    /// A verification beside a collector that finds damage: in the end the segment is unverified, and at no time does
+    /// the count hide a reason that another thread has noted.
     #[test]
     fn damage_found_beside_a_verification_is_not_forgotten() {
         let log = Log::for_tests(&CreateOptions::new(1 << 20));

@@ -1,12 +1,16 @@
-//! Segments of which the device cannot give some page: who looks for such before it reads, and what becomes of them.
+//! Segments with pages that the device cannot read: which readers check for such pages first, and what becomes of the
+//! segments.
 //!
-//! A page that is found shows zeros from then on (`Pool::cover_unreadable`), which must never pass for what was written. So only those look whom nobody trusts blindly anyway: recovery, before there are
-//! indexes, and whoever reads segments that are not verified, whose entries are verified at each read ([`super::super::verify`]). A page that goes bad later, in a verified segment, ends the
-//! process when it is touched; the next opening finds it.
+//! A page that is found to be unreadable shows zeros from then on (`Pool::cover_unreadable`), which must never pass for
+//! what was written. So only those check whose reads nobody trusts blindly: recovery, before there are indexes, and
+//! readers of unverified segments, whose entries are verified at each read ([`super::super::verify`]). A page that goes
+//! bad later, in a verified segment, ends the process when it is accessed; the next opening finds it.
 //!
-//! Such a page may be well again at a later opening. What it holds could come back then, where a delete had kept it out: so from now on tombstones stay.
+//! Such a page may be readable again at a later opening. Entries on it could then come back although they were deleted,
+//! so from now on tombstones stay.
 //!
-//! Thread safety: any number of threads, beside readers. Of segments that are being filled only whole pages before the place where that went on are looked at: nobody writes there.
+//! Thread safety: any number of threads, beside readers. In segments that are being filled, only whole pages before the
+//! point where filling went on are checked: nobody writes there.
 
 use crate::address;
 use crate::entry::MIN_BYTES;
@@ -17,16 +21,17 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// What is looked at together: about what the kernel maps around a fault.
+/// How many bytes are checked together: about what the kernel maps around a fault.
 const BLOCK_BYTES: u64 = 64 << 10;
 
-/// What an opening has looked at before it read there.
+/// The blocks that an opening has checked before it read there.
 ///
-/// One that uses a checkpoint reads single entries of segments that it does not scan. To look at all of such a segment would be to read it.
+/// An opening that uses a checkpoint reads single entries of segments that it does not scan. Checking all of such a
+/// segment would mean reading it.
 #[derive(Debug, Default)]
 pub(crate) struct Lookout {
     is_on: AtomicBool,
-    /// By node: a bit for each block of the segments; empty where nothing is looked at.
+    /// By node: a bit for each block of the segments; empty where nothing is checked.
     looked: OnceLock<Vec<Box<[AtomicU64]>>>,
 }
 
@@ -40,23 +45,24 @@ impl Drop for Looking<'_> {
 }
 
 impl Log {
-    /// Whether some page could not be read since the log was opened, or a segment was set aside.
+    /// Whether, since the log was opened, some page could not be read or a segment was set aside.
     pub fn has_unreadable(&self) -> bool {
         self.unreadable.load(Relaxed)
     }
 
-    /// The version up to which tombstones may go, as far as checkpoints and pages that cannot be read are concerned.
+    /// The version up to which checkpoints and unreadable pages let tombstones go.
     pub(crate) fn tombstones_stay_after(&self) -> u64 {
         if self.has_unreadable() { 0 } else { self.tombstone_floor.load(Relaxed) }
     }
 
-    /// Looks at a segment (or run), and has what cannot be read show zeros. During recovery; otherwise see [`Log::look_at_unverified`].
+    /// Checks a segment (or run); pages that cannot be read show zeros from now on. During recovery; otherwise see
+    /// [`Log::look_at_unverified`].
     pub(crate) fn cover_unreadable(&self, node: usize, index: u32, run_len: u32) -> Unreadable {
         let pool = &self.pools[node].pool;
         self.cover_range(node, index, u64::from(run_len.max(1)) * pool.segment_bytes())
     }
 
-    /// As [`Log::cover_unreadable`], of whole pages before the offset `tail` in the pool.
+    /// As [`Log::cover_unreadable`], for whole pages before the offset `tail` in the pool.
     fn cover_unreadable_before(&self, node: usize, index: u32, tail: u64) -> Unreadable {
         let pool = &self.pools[node].pool;
         let end = tail / pool.page_bytes() * pool.page_bytes();
@@ -72,8 +78,8 @@ impl Log {
         found
     }
 
-    /// Until the result is dropped, what leads to entries that nobody has read has [`Log::look_before`] look first. While a store is opened: later, readers that trust verified segments must not
-    /// be shown zeros.
+    /// Until the result is dropped, [`Log::look_before`] checks entries before they are read for the first time. Only
+    /// while a store is opened: later, readers that trust verified segments must not be shown zeros.
     pub fn begin_looking(&self) -> Looking<'_> {
         self.lookout.looked.get_or_init(|| {
             let blocks = |pool: &crate::node::NodePool| u64::from(pool.pool.segment_count()) * pool.segment_bytes().div_ceil(BLOCK_BYTES);
@@ -84,7 +90,8 @@ impl Log {
         Looking(&self.lookout)
     }
 
-    /// Whether the entry behind a reference can be read, as far as this opening is to look; what cannot shows zeros.
+    /// Whether the entry behind a reference can be read, as far as this opening must check. Pages that cannot be read
+    /// show zeros.
     #[inline]
     pub fn look_before(&self, reference: u64) -> bool {
         !self.lookout.is_on.load(Acquire) || self.look_at_entry(reference)
@@ -118,7 +125,7 @@ impl Log {
         !self.has_unreadable() || !pool.cover_unreadable(offset, end - offset).is_any()
     }
 
-    /// As [`Log::cover_unreadable`], if the segment is not verified. The segment must not be freed, or be pinned.
+    /// As [`Log::cover_unreadable`], if the segment is not verified. The segment must not be freed, or must be pinned.
     pub(crate) fn look_at_unverified(&self, node: usize, index: u32) -> Unreadable {
         let segment = &self.pools[node].segments[index as usize];
         if !segment.unverified.load(SeqCst) {
@@ -131,7 +138,7 @@ impl Log {
         };
         segment.looked_at.store(true, SeqCst);
         if found.is_any() && !segment.unverified.load(SeqCst) {
-            // Verified by another thread just before.
+            // Another thread verified the segment just before.
             segment.damaged.store(true, SeqCst);
             self.count_as_unverified(segment);
         }
