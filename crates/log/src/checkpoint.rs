@@ -254,8 +254,8 @@ mod tests {
     use super::*;
     use hither_pmem::CreateOptions;
 
-    /// Found by hand: a forged checkpoint could lead to the last bytes of a pool, and reading that entry beyond the
-    /// mapped range.
+    /// Found by hand: a forged checkpoint could lead to the last bytes of a pool, and reading an entry there went
+    /// beyond the mapped range.
     #[test]
     fn references_lead_to_where_an_entry_can_begin() {
         let log = Log::for_tests(&CreateOptions::new(1 << 20));

@@ -84,7 +84,7 @@ impl Domain {
         Domain { epoch: AtomicU64::new(1), chunks: AtomicPtr::new(std::ptr::null_mut()), barrier: Barrier::new() }
     }
 
-    /// Acquires a slot for the caller alone, until [`Slot::release`].
+    /// Acquires a slot for the caller alone, until the slot is released.
     pub fn acquire(&self) -> &Slot {
         self.barrier.detect();
         let mut link = &self.chunks;
