@@ -83,7 +83,7 @@ pub struct Pass<'a> {
 
 /// The room that is lost at the ends of segments when `live` bytes of this segment's entries are moved: in each segment of `bytes`, the
 /// room of an entry that does not fit. The estimate is the mean length of an entry, which is more than is really lost. When this was
-/// counted as nothing, passes over segments of large entries gained nothing, until a full store could not even delete.
+/// counted as nothing, passes over segments of large entries were made in vain, until a full store could not even delete.
 fn gaps_of(live: u64, bytes: u64, segment: &Segment) -> u64 {
     let mean = segment.written_bytes.load(Ordering::Relaxed) / u64::from(segment.entries.load(Ordering::Relaxed)).max(1);
     live * mean / bytes.saturating_sub(mean).max(1)

@@ -16,7 +16,7 @@ const LEN_MASK: u64 = (flag::LEN as u64) << word0::FLAGS_SHIFT;
 const OTHERS_MASK: u64 = (!flag::OP_MASK as u64) << word0::FLAGS_SHIFT;
 const EXT_MASK: u64 = (flag::EXT as u64) << word0::FLAGS_SHIFT;
 
-/// Whether an entry whose first word this is is a plain put: an 8-byte key and an 8-byte value, without extension.
+/// Whether this is the first word of a plain put: an 8-byte key, an 8-byte value, and nothing else.
 #[inline(always)]
 fn is_plain_put(first: u64) -> bool {
     is_plain_half((first >> HALF) as u32)

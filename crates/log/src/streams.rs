@@ -96,8 +96,8 @@ impl NodePool {
         let least = if active.for_deletes { 0 } else { self.least_chunk(parts) };
         let tail = (chunk.cursor + size.max(least)).next_multiple_of(64).min(active.end);
         let end = if active.for_deletes { chunk.cursor + size } else { tail };
-        // The chunk's tally is added to the segment, as if this were another chunk: a look at the live bytes assumes at
-        // most one chunk for each that is in a writer's hands.
+        // The chunk's tally is added to the segment, as if this were another chunk: a check of the live
+        // bytes counts one chunk's size for each chunk in a writer's hands.
         self.segments[chunk.segment as usize].absorb(&std::mem::replace(&mut chunk.tally, Tally::EMPTY));
         let more = end - chunk.end;
         (active.tail, chunk.end) = (tail, end);

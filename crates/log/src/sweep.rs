@@ -104,8 +104,8 @@ impl Sweeping<'_> {
         self.log.sweeps.load(Ordering::Acquire) == 1 && !self.log.segment_in(life).marks_unsure.load(Ordering::Relaxed)
     }
 
-    /// Makes the marks durable, and notes that no entry older than the tombstones of `swept` up to `version` is left
-    /// alive.
+    /// Makes the marks durable, and notes that no older entry of the keys of the tombstones up to `version` in `swept`
+    /// is left alive.
     ///
     /// # Errors
     /// If that failed; then no mark is relied on.
@@ -287,7 +287,7 @@ impl Log {
         Some(PinnedLife { segment })
     }
 
-    /// Notes that no entry older than these segments' tombstones up to `version` is left alive, durably.
+    /// Notes that no older entry of the keys of these segments' tombstones up to `version` is left alive, durably.
     fn end_sweep(&self, lives: &[SegmentLife], version: u64) {
         for life in lives {
             let segment = self.segment_in(life);

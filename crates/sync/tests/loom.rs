@@ -1,7 +1,7 @@
 //! Tests the epoch domain, the key latch and turns under loom: every schedule within the bound, with weak memory.
 //!
-//! Run by `RUSTFLAGS="--cfg loom" cargo test -p hither-sync --release --test loom`. Most properties have a planted
-//! variant whose bug must be found.
+//! Run by `RUSTFLAGS="--cfg loom" cargo test -p hither-sync --release --test loom`. Some properties have a
+//! planted variant, whose bug must be found.
 
 #![cfg(loom)]
 

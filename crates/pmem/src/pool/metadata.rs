@@ -40,7 +40,7 @@ impl Pool {
     /// thread flushed or stored before (a fence, or on a file a sync).
     ///
     /// A process that died between a commit word's store and its flush leaves a word that the next process sees but a
-    /// power loss takes back. So a process that opens a pool calls this before it builds on anything that it read, and
+    /// power loss may take back. So a process that opens a pool calls this before it builds on anything that it read, and
     /// before others use the pool. O(segments).
     pub fn harden_metadata(&self) -> Result<()> {
         let table_end = self.geometry.descriptor_offset(self.segment_count());
