@@ -1,7 +1,8 @@
-//! Checkpoints that follow a recording: which one a crash at any of its positions would leave.
+//! A checkpoint store for tests that remembers which checkpoint a crash at each position of a recording would leave.
 //!
-//! Publishing and removing are atomic and durable, as the production store promises; both happen between two steps of the recording. A crash just there may
-//! come before or after: [`Checkpoints::at`] and [`Checkpoints::before`].
+//! Publishing and removing are atomic and durable, as the production store promises. Both happen between two steps of
+//! the recording. A crash exactly there may come after the change ([`Checkpoints::at`]) or before it
+//! ([`Checkpoints::before`]).
 
 use crate::images::Recorder;
 use hither_engine::{CheckpointDraft, CheckpointImage, CheckpointStore};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A checkpoint's bytes, if there is one.
 pub type Kept = Option<Arc<Vec<u8>>>;
 
-/// A place for checkpoints that remembers all of them.
+/// A place for checkpoints that remembers every one it held, and since which position.
 #[derive(Clone)]
 pub struct Checkpoints {
     recorder: Option<Arc<Recorder>>,
@@ -19,7 +20,7 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// A place that holds `first`, beside pools that are recorded, or not.
+    /// A place that holds `first`. With a `recorder`, changes carry its positions; without one, all carry position 0.
     pub fn new(first: Kept, recorder: Option<Arc<Recorder>>) -> Checkpoints {
         Checkpoints { recorder, history: Arc::new(Mutex::new(vec![(0, first)])) }
     }
@@ -33,17 +34,18 @@ impl Checkpoints {
         self.with(|history| history.push((position, kept)));
     }
 
-    /// What is there now.
+    /// The checkpoint that is there now.
     pub fn latest(&self) -> Kept {
         self.at(usize::MAX)
     }
 
-    /// What is there after so many steps.
+    /// The checkpoint that is there after `position` steps, including a change made right behind the last of them.
     pub fn at(&self, position: usize) -> Kept {
         self.with(|history| history.iter().rev().find(|(from, _)| *from <= position).and_then(|(_, kept)| kept.clone()))
     }
 
-    /// What is there after so many steps, if what was done right behind the last of them has not happened yet.
+    /// The checkpoint that is there after `position` steps if a change made right behind the last of them has not
+    /// happened yet.
     pub fn before(&self, position: usize) -> Kept {
         self.at(position.saturating_sub(1))
     }

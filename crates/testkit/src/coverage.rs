@@ -1,4 +1,4 @@
-//! What explored histories contained. A run that never reached the dangerous code is a failed run.
+//! Counts what explored histories contained. A run that never reached the dangerous code is a failed run.
 
 use crate::images::Step;
 use hither_engine::Kind;
@@ -38,19 +38,19 @@ pub enum Item {
     KeyspaceSwap,
     /// A collector moved entries.
     Moved,
-    /// A collector moved entries after so many versions were left out that old ones have no place in new segments.
+    /// A collector moved entries after so many versions were skipped that new segments cannot express old ones.
     MovedOld,
     /// A collector moved an entry that only a snapshot showed.
     MovedForSnapshot,
-    /// A collector moved a tombstone that still kept something out.
+    /// A collector moved a tombstone that still kept older entries out.
     MovedTombstone,
-    /// A collector found an entry in the index where its shortcut led.
+    /// A collector found an entry in the index by its shortcut.
     ShortcutFollowed,
-    /// A sweep marked what tombstones kept out.
+    /// A sweep marked dead what tombstones kept out.
     Swept,
     /// Recovery completed a collector's pass.
     PassCompleted,
-    /// Recovery mended a broken chain.
+    /// Recovery mended a chain that had lost a link.
     ChainMended,
     /// Recovery dropped a batch that was not whole.
     BatchDropped,
@@ -101,8 +101,8 @@ pub const ALL: [Item; 29] = [
     Item::CleanRestart,
 ];
 
-/// Slots of a segment of the hash index: 32 pairs of lines of 7. A new index is one segment under a directory of one entry, so a key
-/// more than this forces a split, and the first split the directory's growth.
+/// Slots of a segment of the hash index: 32 pairs of lines with 7 slots each. A new index is one segment under a
+/// directory of one entry, so one key more than this forces a split, and the first split makes the directory grow.
 const HASH_SEGMENT_SLOTS: u64 = 32 * 2 * 7;
 /// More keys than any leaf of the B+-tree holds.
 const LEAF_SLOTS: u64 = 64;
@@ -117,7 +117,7 @@ impl Coverage {
         *self.0.entry(item).or_default() += 1;
     }
 
-    /// Takes over another's counts.
+    /// Adds another's counts.
     pub fn merge(&mut self, other: &Coverage) {
         for (item, count) in &other.0 {
             *self.0.entry(*item).or_default() += count;
@@ -145,7 +145,8 @@ impl Coverage {
         for step in steps {
             match step.what {
                 What::Resize(_) => self.hit(Item::Growth),
-                // Metadata is flushed in the first 136 KiB; what lies behind is entries.
+                // The metadata of the explored pools ends before 160 KiB (their segment table begins at 136 KiB): what
+                // lies behind are entries.
                 What::Store { off, ref bytes, .. } if off > 160 << 10 && off / 64 != (off + bytes.len() as u64 - 1) / 64 => {
                     self.hit(Item::TwoLines)
                 }

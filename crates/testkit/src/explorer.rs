@@ -1,11 +1,17 @@
-//! The explorer: crash everywhere, recover, judge.
+//! The explorer: crashes a recorded life at many points, recovers, and judges the result.
 //!
-//! For chosen crash points of a recorded life (all of them if the budget allows) it makes images of all pools that a power loss may leave, opens
-//! each with the production recovery, and lets the oracle judge. A share of the images is looked at more deeply: with other shards and threads
-//! the content must be the same; a crash within recovery must not change it; a second life must write, close and open again. And a
-//! share of the crash points is taken for the death of the process alone, whose successor's answers must survive a later power loss.
+//! For each chosen crash point (all of them if the budget allows) the explorer makes images of all pools that a power
+//! loss may leave. It opens each image with the production recovery, and the oracle judges the content. A share of the
+//! images is examined deeply:
 //!
-//! Determinism: single-threaded, seeded; a failure names seed, crash point and kind of image.
+//! * the reference recovery, and an opening with other shards and threads, must find the same content;
+//! * a crash during recovery must not change the content;
+//! * a second life must write, close and open again.
+//!
+//! At a share of the crash points only the process dies. Whatever its successor answers must survive a later power
+//! loss.
+//!
+//! Determinism: single-threaded and seeded. A failure names the seed, the crash point and the kind of image.
 
 use crate::checkpoints::{Checkpoints, Kept};
 use crate::coverage::{Coverage, Item};
@@ -24,26 +30,26 @@ use std::sync::Arc;
 /// A finished life, ready to be explored.
 #[derive(Clone)]
 pub struct Subject {
-    /// Its configuration.
+    /// The configuration of its store.
     pub config: Config,
-    /// The nodes.
+    /// The nodes it ran on.
     pub topology: Arc<Topology>,
-    /// What its pools did.
+    /// The steps of its pools.
     pub recording: Recording,
-    /// What it did.
+    /// The operations it performed.
     pub history: History,
-    /// Steps until the store was born.
+    /// Steps until the creation of the pools was complete.
     pub born: usize,
-    /// The first crash point of interest.
+    /// The first crash point to explore.
     pub from: usize,
-    /// What it met.
+    /// What the life covered.
     pub coverage: Coverage,
-    /// Its checkpoints.
+    /// Its checkpoints, by position.
     pub checkpoints: Checkpoints,
 }
 
 impl Life {
-    /// Ends the life without closing the store.
+    /// Ends the recording without closing the store; the exploration begins at position `from`.
     pub fn finish(mut self, from: usize) -> Subject {
         self.observe();
         Subject {
@@ -66,9 +72,9 @@ pub struct Outcome {
     pub images: usize,
     /// Crash points.
     pub points: usize,
-    /// Images looked at deeply.
+    /// Images examined deeply.
     pub deep: usize,
-    /// What was met.
+    /// What the life and its recoveries covered.
     pub coverage: Coverage,
 }
 
@@ -77,13 +83,13 @@ pub struct Outcome {
 pub struct Failure {
     /// What is wrong.
     pub what: String,
-    /// The crash point.
+    /// The crash point: steps done before the crash.
     pub position: usize,
     /// How the image was chosen.
     pub kind: ImageKind,
-    /// Images judged until then, this one included.
+    /// Images judged so far, this one included.
     pub images: usize,
-    /// The configuration.
+    /// The configuration of the store.
     pub config: Config,
 }
 
@@ -97,12 +103,12 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Images to spend in all, from `HITHER_EXPLORE_BUDGET`.
+/// The number of images to spend in all: `HITHER_EXPLORE_BUDGET`, or `default`.
 pub fn budget(default: usize) -> usize {
     std::env::var("HITHER_EXPLORE_BUDGET").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// The seed, from `HITHER_SEED`.
+/// The seed: `HITHER_SEED`, or `default`.
 pub fn seed(default: u64) -> u64 {
     std::env::var("HITHER_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
@@ -114,7 +120,7 @@ pub fn seed(default: u64) -> u64 {
 pub fn explore(subject: &Subject, budget: usize) -> Result<Outcome, Box<Failure>> {
     let mut rng = ShadowRng::new(subject.config.seed ^ 0xc0ffee);
     let mut points = crash_points(subject);
-    // More per point once every point has the fewest.
+    // Drops points at random until each gets at least the fewest images; a larger budget gives each point more.
     while points.len() * FEWEST > budget.max(FEWEST) {
         points.swap_remove(rng.below(points.len()));
     }
@@ -128,7 +134,7 @@ pub fn explore(subject: &Subject, budget: usize) -> Result<Outcome, Box<Failure>
         let expectation = Expectation::at(&subject.history, position);
         for (images, kind) in machine.images(per_point, &mut rng) {
             explorer.outcome.images += 1;
-            // By chance: by their number it would always be the same kind of image.
+            // Drawn at random: taking every n-th image would always pick the same kind.
             let deep = rng.below(16) == 0;
             explorer.guarded(position, kind, |explorer| explorer.judge(&images, position, &expectation, deep, &mut rng))?;
         }
@@ -140,7 +146,7 @@ pub fn explore(subject: &Subject, budget: usize) -> Result<Outcome, Box<Failure>
     Ok(explorer.outcome)
 }
 
-/// Positions at which the set of images differs from the one before.
+/// Positions behind a step that can change the set of possible images.
 pub fn crash_points(subject: &Subject) -> Vec<usize> {
     let steps = &subject.recording.steps;
     let changes = |position: usize| {
@@ -153,7 +159,8 @@ pub fn crash_points(subject: &Subject) -> Vec<usize> {
 struct Explorer<'a> {
     subject: &'a Subject,
     outcome: Outcome,
-    /// Stores opened so far: each draws other numbers, the same ones when the exploration is repeated.
+    /// Stores opened so far. Each store draws its own random numbers from this count, the same ones when the
+    /// exploration is repeated.
     opened: u64,
 }
 
@@ -172,7 +179,7 @@ impl Explorer<'_> {
         outcome.map_err(|what| Box::new(Failure { what, position, kind, images, config }))
     }
 
-    /// Opens images beside a checkpoint.
+    /// Opens images with the checkpoint `kept` beside them.
     fn open(&mut self, images: &[Vec<u8>], kept: &Kept, shards: u32, threads: usize) -> Result<Store, String> {
         self.open_recorded(images, &Checkpoints::new(kept.clone(), None), shards, threads, None)
     }
@@ -216,7 +223,7 @@ impl Explorer<'_> {
             return if unborn { Ok(()) } else { Err(format!("an unborn store is not recognised: {error}")) };
         }
         let shards = self.subject.config.shards;
-        // At the very moment of publishing both are possible.
+        // If a checkpoint was published or removed exactly here, the crash may come before or after it.
         let checkpoints = &self.subject.checkpoints;
         let kept = if rng.below(2) == 0 { checkpoints.at(position) } else { checkpoints.before(position) };
         let store = self.open(images, &kept, shards, 1)?;
@@ -240,7 +247,8 @@ impl Explorer<'_> {
         drop(store);
         if deep {
             self.outcome.deep += 1;
-            // The reference knows no chains: what is cut off from its own counts there.
+            // The reference ignores chains: it counts entries that the production recovery discards because their chain
+            // is cut.
             if !mended {
                 same(&recover(images, self.subject.config.rules, Mistake::None)?, &dump, "other than by the reference")?;
             }
@@ -254,7 +262,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Recovers under observation, crashes within recovery, then writes and opens again.
+    /// Recovers under observation, writes, crashes within the recovery, and closes and opens again.
     fn second_life(&mut self, images: &[Vec<u8>], kept: &Kept, dump: &Dump, rng: &mut ShadowRng) -> Result<(), String> {
         let shards = self.subject.config.shards;
         let recorder = Recorder::new(self.subject.config.rules, images.len());
@@ -285,7 +293,8 @@ impl Explorer<'_> {
         self.judge_close(&mut machine, &checkpoints, (0, end..recorder.position()), &written, "after a second life", rng)
     }
 
-    /// Power fails before a store is closed, within the steps of that, and when it is done: the answers must be these. `before` are the steps of an earlier life.
+    /// Fails the power before the store is closed, at a random step within the close, and after it. Each time recovery
+    /// must give `answers`. `before` is the number of steps of an earlier life in the machine's recording.
     fn judge_close(
         &mut self,
         machine: &mut Machine,
@@ -299,7 +308,7 @@ impl Explorer<'_> {
         let within = close.start + rng.below(close.len() + 1);
         for (point, what) in [(close.start, "not closed"), (within, "within the close"), (close.end, "closed")] {
             machine.advance_to(before + point);
-            // Without the checkpoint everything is scanned.
+            // At half of the points before the end of the close there is no checkpoint, so that everything is scanned.
             let kept = if point < close.end && rng.below(2) == 0 { None } else { checkpoints.at(point) };
             for (images, _) in machine.images(FEWEST, rng) {
                 self.outcome.images += 1;
@@ -311,7 +320,8 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// The process dies here, the next one recovers and answers; then the power fails, for which alone `expectation` is.
+    /// Kills the process at `position`. The next process recovers and answers, and then the power fails. `expectation`
+    /// is that of a power loss without the kill; it holds while the next process is still opening.
     fn kill(&mut self, visible: &[Vec<u8>], position: usize, expectation: &Expectation, rng: &mut ShadowRng) -> Result<(), String> {
         let shards = self.subject.config.shards;
         let recorder = Recorder::new(self.subject.config.rules, visible.len());
@@ -322,18 +332,20 @@ impl Explorer<'_> {
         let mut answers = Dump::read(&store)?;
         Expectation::at_kill(&self.subject.history, position).judge(&answers).map_err(|what| format!("after a kill: {what}"))?;
         if rng.below(2) == 0 {
-            // What is written now rests on metadata that the dead process may not have flushed.
+            // These writes rest on metadata that the dead process may not have flushed.
             answers = write_more(&store, &answers, &mut self.outcome.coverage)?;
         }
         if rng.below(2) == 0 {
-            // What is freed now rests on marks that the dead process may not have flushed. The second round empties what the first has sealed.
+            // What is freed here rests on marks that the dead process may not have flushed. The second round empties
+            // the segments that the first has sealed.
             (0..2).try_for_each(|_| store.reclaim().map(drop)).map_err(|error| format!("collecting after a kill: {error}"))?;
         }
         sound(&store)?;
         let end = recorder.position();
         drop(store);
         let mut machine = Machine::new(&self.subject.recording.killed_then(position, &recorder.recording()));
-        // The opening of the next process, which must not build upon what power may take yet.
+        // Crashes within the opening of the next process, which must not build upon anything that a power loss may
+        // still take.
         let mut points: Vec<usize> = (0..2).map(|_| rng.below(recovered + 1)).collect();
         points.sort_unstable();
         for point in points {
@@ -383,7 +395,7 @@ fn absent_keys_are_absent(store: &Store, dump: &Dump, expectation: &Expectation)
     Ok(())
 }
 
-/// A few writes after recovery; returns what the store should hold.
+/// Writes a little after recovery; returns what the store should then hold.
 fn write_more(store: &Store, dump: &Dump, coverage: &mut Coverage) -> Result<Dump, String> {
     let mut wanted = dump.clone();
     for (name, contents) in &mut wanted.keyspaces {
@@ -413,5 +425,5 @@ fn apply(contents: &mut Contents, key: Vec<u8>, value: Option<Vec<u8>>) {
     };
 }
 
-/// The media that are explored.
+/// The media to explore.
 pub const MEDIA: [Emulate; 3] = [Emulate::Adr, Emulate::Eadr, Emulate::File];

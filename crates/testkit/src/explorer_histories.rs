@@ -4,7 +4,7 @@ use crate::explorer::Subject;
 use crate::explorer_script::{Config, Level, Life};
 use hither_engine::Kind;
 
-/// Random operations over few keys: overwrites, batches, runs, keyspaces that come and go.
+/// Random operations over few keys: overwrites, batches, runs, and keyspaces that are created and dropped.
 pub fn mixed(config: &Config, operations: usize) -> Subject {
     let mut life = Life::begin(config);
     life.create("one", Kind::Ordered);
@@ -15,7 +15,8 @@ pub fn mixed(config: &Config, operations: usize) -> Subject {
     life.finish(0)
 }
 
-/// Enough keys for splits, then a few operations: only those are explored.
+/// Loads enough keys for splits and syncs; then writes 70 new keys and does a few random operations. Only crashes after
+/// the sync are explored.
 pub fn large(config: &Config, operations: usize) -> Subject {
     let mut life = Life::begin(config);
     let (one, two) = (life.create("one", Kind::Ordered), life.create("two", Kind::Hash));
@@ -37,7 +38,8 @@ pub fn large(config: &Config, operations: usize) -> Subject {
     life.finish(from)
 }
 
-/// A small store is filled until nothing fits, single keys and batches, emptied, and used again.
+/// Fills a small store with batches until one finds no room, tries a single key, deletes everything with collections in
+/// between, and uses the store again.
 pub fn full(config: &Config) -> Subject {
     let config = Config { max_segments: 6, ..config.clone() };
     let mut life = Life::begin(&config);
@@ -65,8 +67,8 @@ pub fn full(config: &Config) -> Subject {
     life.finish(0)
 }
 
-/// A batch over several segments of which most members are overwritten and collected; a batch over two keyspaces of which one is dropped; keys
-/// that expire; runs that replace each other.
+/// A batch over several segments, most of whose members are overwritten and collected; a batch over two keyspaces, one
+/// of which is dropped; keys that expire; runs that replace each other.
 pub fn batches(config: &Config) -> Subject {
     let mut life = Life::begin(config);
     let (one, two, gone) = (life.create("one", Kind::Ordered), life.create("two", Kind::Hash), life.create("gone", Kind::Hash));
@@ -107,7 +109,8 @@ pub fn batches(config: &Config) -> Subject {
     life.finish(0)
 }
 
-/// A key is deleted by a batch that may be lost, and then by one that may not: what is left after a crash may be the second delete alone.
+/// Deletes a key by a batch that may be lost, and then again by one that may not. After a crash the second delete may
+/// be the only one left.
 pub fn deletes_in_batches(config: &Config) -> Subject {
     let mut life = Life::begin(config);
     let keyspace = life.create("one", Kind::Hash);
@@ -123,8 +126,9 @@ pub fn deletes_in_batches(config: &Config) -> Subject {
     life.finish(0)
 }
 
-/// Segments that are half garbage are collected again and again, in stores whose writes are awaited and not, while a snapshot shows old entries; keys are deleted
-/// and put again beside it. Then without it; each time also what is too old for the versions of new segments.
+/// Collects segments that are half garbage again and again, with awaited and unawaited writes. At first a snapshot
+/// shows old entries while keys are deleted and put again; then the snapshot is gone. In both phases some entries are
+/// too old for the versions of new segments.
 pub fn collections(config: &Config) -> Subject {
     let mut life = Life::begin(config);
     let (one, two) = (life.create("one", Kind::Ordered), life.create("two", Kind::Hash));
@@ -163,8 +167,9 @@ pub fn collections(config: &Config) -> Subject {
     life.finish(0)
 }
 
-/// Keyspaces exchange their names, one pair or two at once, with writes before that nobody waited for, writes behind, and a checkpoint, a drop and a new keyspace between.
-/// `in_two_steps` is wrong: see [`Life::swap_keyspaces`].
+/// Keyspaces exchange their names, one pair or two at once. Unawaited writes come before each exchange and more writes
+/// after it; a checkpoint, a drop and a new keyspace come in between. `in_two_steps` is wrong: see
+/// [`Life::swap_keyspaces`].
 pub fn swaps(config: &Config, in_two_steps: bool) -> Subject {
     let mut life = Life::begin(config);
     let kinds = [("one", Kind::Ordered), ("two", Kind::Hash), ("three", Kind::Ordered), ("four", Kind::Hash)];
@@ -196,7 +201,8 @@ pub fn swaps(config: &Config, in_two_steps: bool) -> Subject {
     life.finish(0)
 }
 
-/// Random operations on few keys with checkpoints and reuse of segments between them: what is deleted, overwritten and freed around a checkpoint.
+/// Random operations on few keys, with checkpoints and reuse of segments in between: entries are deleted, overwritten
+/// and freed around a checkpoint.
 pub fn checkpoints(config: &Config, operations: usize) -> Subject {
     let mut life = Life::begin(config);
     life.create("one", Kind::Ordered);
@@ -214,8 +220,9 @@ pub fn checkpoints(config: &Config, operations: usize) -> Subject {
     life.finish(0)
 }
 
-/// Pairs of eight bytes each that are put, overwritten and deleted by calls that wait, over several segments, collected and put again; whole segments of deletes; then beside writes
-/// that nobody waits for, which send them the general way.
+/// Pairs of eight bytes each are put, overwritten and deleted by calls that wait, over several segments; they are
+/// collected and put again. Then come whole segments of deletes. At last unawaited writes run beside the pairs and send
+/// them the general way instead of the lean path.
 pub fn pairs(config: &Config) -> Subject {
     let mut life = Life::begin(config);
     let (hash, ordered) = (life.create("hash", Kind::Hash), life.create("ordered", Kind::Ordered));
@@ -230,7 +237,8 @@ pub fn pairs(config: &Config) -> Subject {
         }
         life.reclaim();
     }
-    // More keys than a segment of the hash index takes; then tombstones by the segment: a sweep is due.
+    // Puts more keys than a segment of the hash index holds; then writes whole segments of tombstones, so that a sweep
+    // is due.
     for value in [Some(1), None] {
         for i in 100..620u64 {
             assert!(life.pair(hash, i, value), "there is room");

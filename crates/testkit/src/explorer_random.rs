@@ -27,7 +27,7 @@ impl Life {
         }
     }
 
-    /// A keyspace that is there.
+    /// The number of a random keyspace that exists.
     fn alive(&mut self) -> usize {
         let alive: Vec<usize> = (0..self.handles.len()).filter(|&i| self.handles[i].is_some()).collect();
         alive[self.rng.below(alive.len())]

@@ -1,7 +1,8 @@
 //! Seeded histories: the production engine at work on recorded pools.
 //!
-//! A [`Life`] opens a new store on shadow pools and performs operations one after the other, noting for each what it did and between which steps of the
-//! recording. A history follows from its seed: the store draws its generations and hash seeds from that, too. Only the times on media are those of the day.
+//! A [`Life`] opens a new store on shadow pools and performs one operation after the other. For each it notes what the
+//! operation did and between which steps of the recording it ran. The seed determines the history, including the
+//! store's generations and hash seeds. Only the times on media come from the clock.
 
 use crate::checkpoints::Checkpoints;
 use crate::coverage::{Coverage, Item};
@@ -24,13 +25,13 @@ const FIRST_SEGMENTS: u64 = 8;
 /// A configuration of a store.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The medium's rules.
+    /// The rules of the emulated medium.
     pub rules: Emulate,
-    /// Pools.
+    /// Number of nodes, with one pool each.
     pub nodes: usize,
-    /// Shards.
+    /// Number of shards.
     pub shards: u32,
-    /// Growth limit, in segments of each pool.
+    /// Growth limit of each pool, in segments.
     pub max_segments: u64,
     /// Seed of the history.
     pub seed: u64,
@@ -53,33 +54,34 @@ pub type Change = (usize, Vec<u8>, Option<Vec<u8>>);
 /// Values by keyspace and key, and whether they are expired.
 pub type Shown = BTreeMap<(usize, Vec<u8>), (Vec<u8>, bool)>;
 
-/// A store being worked on.
+/// A store at work, with its recording and its history.
 pub struct Life {
-    /// Its configuration.
+    /// The store's configuration.
     pub config: Config,
     /// The nodes.
     pub topology: Arc<Topology>,
-    /// What its pools do.
+    /// The recorder of its pools.
     pub recorder: Arc<Recorder>,
-    /// Its checkpoints.
+    /// Its checkpoints, by position.
     pub checkpoints: Checkpoints,
     /// The store.
     pub store: Store,
-    /// What was done.
+    /// The operations done so far.
     pub history: History,
-    /// What was met.
+    /// What the life covered so far.
     pub coverage: Coverage,
-    /// Steps until the store was born.
+    /// Steps until the creation of the pools was complete.
     pub born: usize,
-    /// By number; `None`: dropped.
+    /// Keyspaces by number; `None` if dropped.
     pub(crate) handles: Vec<Option<KeyspaceHandle>>,
     now: Shown,
-    /// Whether versions were left out.
+    /// Whether versions were skipped.
     skipped: bool,
     pub(crate) rng: ShadowRng,
 }
 
-/// Options of a store on given pools, without threads of its own, and without checkpoints unless there is a place for them.
+/// Options of a store on the given pools: without background threads, and without checkpoints unless `checkpoints` is
+/// given.
 pub fn store_options(
     pools: Vec<Pool>,
     topology: &Arc<Topology>,
@@ -98,7 +100,7 @@ pub fn store_options(
         latches: 64,
         shards,
         ordered_index: if shards == 2 { OrderedKind::Learned } else { OrderedKind::BTree },
-        // Each medium meets both collectors with both indexes.
+        // Over the tests, each medium meets both collectors with both indexes.
         collector: if (shards as usize + topology.node_count() as usize).is_multiple_of(2) {
             CollectorKind::Chain
         } else {
@@ -139,10 +141,11 @@ fn create_pools(config: &Config, recorder: &Arc<Recorder>, random: &Randomness) 
     Ok(pools)
 }
 
-/// Whether `error` only says that a store is full, and it may be: with `bytes` more half of a pool's segments would be in use.
+/// Accepts `error` if it reports a full store and the store may be full: with `bytes` more, over half of the segment
+/// limit of some pool would be in use.
 ///
 /// # Errors
-/// What is wrong.
+/// A description of any other error, or of a full store that should have had room.
 pub fn lacks_space(store: &Store, error: &Error, bytes: usize) -> Result<(), String> {
     let more = bytes as u64 / SEGMENT + 1;
     let tight = store.stats().pools.iter().any(|pool| 2 * (pool.usage.segments - pool.usage.free + more) > pool.usage.max_segments);
@@ -156,7 +159,7 @@ impl Life {
     /// Creates a store.
     ///
     /// # Panics
-    /// If that fails: nothing may fail before anything was written.
+    /// If the creation fails: nothing may fail before anything was written.
     pub fn begin(config: &Config) -> Life {
         let topology = Arc::new(Topology::emulated(config.nodes));
         topology.bind_current_thread(0).expect("node 0 exists");
@@ -215,7 +218,8 @@ impl Life {
         });
     }
 
-    /// Exchanges the names of keyspaces, all pairs by one call of the store; `in_two_steps`: each by its own, which no crash may come between.
+    /// Exchanges the names of keyspaces, all pairs by one call of the store. With `in_two_steps` each pair has its own
+    /// call. That is a planted mistake: the history notes one atomic exchange, but a crash may come between the calls.
     pub fn swap_keyspaces(&mut self, pairs: &[(usize, usize)], in_two_steps: bool) {
         self.coverage.hit(Item::KeyspaceSwap);
         self.note(|life| {
@@ -225,7 +229,7 @@ impl Life {
                 assert!(life.store.swap_keyspaces(call).expect("names can be exchanged"), "both are there");
             }
             for ((a, b), (name_of_a, name_of_b)) in pairs.iter().zip(names) {
-                // Those of before refuse.
+                // The old handles are refused.
                 life.handles[*a] = life.store.open_keyspace(name_of_b);
                 life.handles[*b] = life.store.open_keyspace(name_of_a);
             }
@@ -247,7 +251,7 @@ impl Life {
         WriteOptions { durability: Some(durability), expiry: expired.then_some(Expiry::AtMs(1)) }
     }
 
-    /// Puts or deletes a key; false if the store was full.
+    /// Puts or deletes a key; returns false if the store was full.
     pub fn write(&mut self, keyspace: usize, key: &[u8], value: Option<Vec<u8>>, level: Level, expired: bool) -> bool {
         let handle = self.handle(keyspace);
         if value.as_ref().is_some_and(|value| value.len() as u64 > SEGMENT) {
@@ -264,7 +268,7 @@ impl Life {
                     let absent = value.is_none() && !life.now.contains_key(&(keyspace, key.to_vec()));
                     let effect = Effect { keyspace, key: key.to_vec(), value: value.clone(), expired };
                     life.apply(&effect);
-                    // Deleting what is not there writes nothing and answers that it is not there.
+                    // Deleting an absent key writes nothing; it only answers that the key is absent.
                     (true, if absent { Deed::Answer(keyspace, key.to_vec()) } else { Deed::Write(vec![effect], durable) })
                 }
                 Err(error) => life.refused(&error, key.len() + value.as_ref().map_or(0, Vec::len)),
@@ -272,14 +276,14 @@ impl Life {
         })
     }
 
-    /// A write that found no space.
+    /// The result of a write that found no space.
     fn refused(&self, error: &Error, bytes: usize) -> (bool, Deed) {
         lacks_space(&self.store, error, bytes).unwrap_or_else(|what| panic!("{what}"));
         (false, Deed::Other)
     }
 
-    /// Puts or deletes a pair as an application mostly does, by the call that waits: mostly that is the lean path. False if the
-    /// store was full.
+    /// Puts or deletes a pair by the call that waits, as most applications do; mostly that takes the lean path. Returns
+    /// false if the store was full.
     pub fn pair(&mut self, keyspace: usize, key: u64, value: Option<u64>) -> bool {
         let (handle, key) = (self.handle(keyspace), key.to_be_bytes());
         let value = value.map(u64::to_be_bytes);
@@ -305,7 +309,7 @@ impl Life {
         };
     }
 
-    /// Compares and swaps, with the right expectation or a wrong one.
+    /// Compares and swaps; `right` decides whether the expectation is the current value or a wrong one.
     pub fn swap(&mut self, keyspace: usize, key: &[u8], new: Option<Vec<u8>>, right: bool) {
         let handle = self.handle(keyspace);
         let current = self.now.get(&(keyspace, key.to_vec())).filter(|(_, expired)| !expired).map(|(value, _)| value.clone());
@@ -328,7 +332,7 @@ impl Life {
         });
     }
 
-    /// Commits a batch of puts and deletes; false if the store was full.
+    /// Commits a batch of puts and deletes; returns false if the store was full.
     pub fn batch(&mut self, changes: &[Change], level: Level) -> bool {
         let mut batch = Batch::default();
         let mut effects: BTreeMap<(usize, Vec<u8>), Effect> = BTreeMap::new();
@@ -346,7 +350,8 @@ impl Life {
                     ticket.wait().expect("nothing makes a sync fail");
                 }
                 let durable = level == Level::Sync || level == Level::Ticket && ticket.is_durable();
-                // Deletes of what is not there, too: where the delete before may be lost still, that of the batch keeps the key gone.
+                // Deletes of absent keys count, too: an earlier delete may still be lost, and then the one in the batch
+                // keeps the key absent.
                 let effects: Vec<Effect> = effects.into_values().collect();
                 effects.iter().for_each(|effect| life.apply(effect));
                 life.coverage.hit(Item::Batch);
@@ -359,7 +364,7 @@ impl Life {
         })
     }
 
-    /// Reads a key at the store's level, and compares with what was written.
+    /// Reads a key at the store's level and compares the result with what was written.
     pub fn get(&mut self, keyspace: usize, key: &[u8]) {
         let handle = self.handle(keyspace);
         self.note(|life| {
@@ -370,12 +375,13 @@ impl Life {
         });
     }
 
-    /// Takes a snapshot. It shows the keys that are there now, whatever is collected; see [`Life::show_snapshot`].
+    /// Takes a snapshot. It keeps showing the current keys, whatever is collected; see [`Life::show_snapshot`].
     pub fn snapshot(&mut self) -> (hither_engine::Snapshot, Shown) {
         (self.store.snapshot(), self.now.clone())
     }
 
-    /// Compares a snapshot with what was there when it was taken; counts whether a collector has moved entries for it.
+    /// Compares a snapshot with what was there when it was taken. Counts whether a collector has moved entries for a
+    /// snapshot.
     pub fn show_snapshot(&mut self, (snapshot, shown): &(hither_engine::Snapshot, Shown)) {
         for ((keyspace, key), (value, expired)) in shown {
             let found = snapshot.get_with(&self.handle(*keyspace), key, <[u8]>::to_vec).expect("a snapshot can be read");
@@ -411,7 +417,7 @@ impl Life {
         }
     }
 
-    /// Lets so many versions pass that no segment has room for both those before and those after.
+    /// Skips so many versions that no segment can hold entries from both before and after.
     pub fn skip_versions(&mut self) {
         self.store.skip_versions(1 << 33);
         self.skipped = true;
@@ -425,9 +431,10 @@ impl Life {
         });
     }
 
-    /// Deletes what has expired: key by key, in no promised order.
+    /// Deletes expired keys one by one, in no promised order.
     pub fn sweep(&mut self) {
-        // It notes the time if that is later than the last one noted: let it always be, or else a history could not be repeated.
+        // A sweep stores the time if it is later than the last one stored. The sleep makes it later in every run;
+        // otherwise a history could not be repeated.
         std::thread::sleep(Duration::from_millis(2));
         let begin = self.recorder.position();
         if self.store.sweep_expired() > 0 {
@@ -447,7 +454,7 @@ impl Life {
         self.topology.bind_current_thread((node % self.config.nodes) as u32).expect("the node exists");
     }
 
-    /// A value of `len` bytes that names this write.
+    /// A value of `len` bytes (at least 8) that identifies this write.
     pub fn value(&mut self, len: usize) -> Vec<u8> {
         let number = (self.history.deeds.len() as u64) << 16 | self.rng.next_u64() & 0xffff;
         let mut value = number.to_be_bytes().to_vec();
@@ -455,7 +462,7 @@ impl Life {
         value
     }
 
-    /// Notes what the store's figures and the recording show.
+    /// Counts what the store's statistics and the recording show.
     pub fn observe(&mut self) {
         for pool in self.store.stats().pools {
             if pool.usage.closed > 0 || pool.usage.reused > 0 {

@@ -1,11 +1,14 @@
-//! Linearizability of one key's history, after Wing and Gong, with memoised configurations.
+//! Checks linearizability of one key's history, after Wing and Gong, with memoised configurations.
 //!
-//! A history is a list of operations with the moments of their call and return. It is linearizable if every operation can be given one moment
-//! between its call and its return, so that the results are those of a register that executes them at these moments. An operation cut short by a
-//! crash has no result and may have happened or not, but not after the crash: its `end` is the moment of the crash. That makes the check one of
-//! *durable* linearizability.
+//! A history is a list of operations with the moments of their call and return. It is linearizable if each operation
+//! can be given one moment between its call and its return such that a register that executes them at these moments
+//! gives the recorded results.
 //!
-//! Values are numbers, `None` is absence. Cost: linear in the history as long as few operations overlap. Not concurrent; nothing persistent.
+//! An operation cut short by a crash has no result. It may have happened or not, but not after the crash: its `end` is
+//! the moment of the crash. With that rule the check is one of *durable* linearizability.
+//!
+//! Values are numbers; `None` is absence. The cost is linear in the length of the history as long as few operations
+//! overlap. Not concurrent; nothing persistent.
 
 use std::collections::HashSet;
 
@@ -18,33 +21,33 @@ pub type Content = Option<u64>;
 /// What an operation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Saw this content.
+    /// Read this content.
     Read(Content),
-    /// Made this the content.
+    /// Wrote this content.
     Write(Content),
-    /// Deleted; says whether there was something.
+    /// Deleted the key, and reported whether it was there.
     Delete {
-        /// There was something.
+        /// The key was there.
         existed: bool,
     },
-    /// Added one to what was there, nothing counting as 0.
+    /// Added one to the content; absence counts as 0.
     Add {
-        /// What that gave.
+        /// The reported sum.
         sum: u64,
     },
     /// Compared and swapped.
     Cas {
-        /// What was expected.
+        /// The expected content.
         expected: Content,
-        /// What was to be written.
+        /// The content to write.
         new: Content,
-        /// Whether it was.
+        /// Whether the write was applied.
         applied: bool,
     },
 }
 
 impl Action {
-    /// The content after the action on `content`, if the action can have had this result.
+    /// The content after the action on `content`; `None` if the action cannot have had this result.
     fn apply(self, content: Content) -> Option<Content> {
         match self {
             Action::Read(seen) => (seen == content).then_some(content),
@@ -56,7 +59,7 @@ impl Action {
         }
     }
 
-    /// The content after the action if nobody saw the result.
+    /// The content after the action if its result is unknown.
     fn apply_unseen(self, content: Content) -> Content {
         match self {
             Action::Read(_) => content,
@@ -79,24 +82,24 @@ impl Action {
 pub struct Operation {
     /// When it was called.
     pub start: Moment,
-    /// When it returned, or when the crash came that cut it short.
+    /// When it returned, or the moment of the crash that cut it short.
     pub end: Moment,
-    /// Whether it returned.
+    /// Whether it returned; if not, a crash cut it short.
     pub complete: bool,
-    /// What it did (results of an incomplete one are not looked at).
+    /// What it did; the results of an incomplete one are ignored.
     pub action: Action,
 }
 
-/// A history that no register can have had.
+/// Describes a history that no register can have had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// How many operations could be ordered at most.
+    /// The largest number of operations that could be ordered.
     pub ordered: usize,
-    /// The operations around the one at which every attempt got stuck.
+    /// The operations around the place where the attempt that came furthest got stuck.
     pub around: Vec<Operation>,
 }
 
-/// How far an attempt has come: all operations below `low` are ordered, and those in `beyond`.
+/// The state of an attempt: all operations below `low` are ordered, and those in `beyond`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Attempt {
     low: usize,
@@ -109,7 +112,7 @@ impl Attempt {
         at < self.low || self.beyond.binary_search(&at).is_ok()
     }
 
-    /// The same with one more operation ordered.
+    /// This attempt with one more operation ordered.
     fn with(&self, at: usize, content: Content) -> Attempt {
         let mut next = Attempt { content, ..self.clone() };
         if let Err(place) = next.beyond.binary_search(&at) {
@@ -129,7 +132,7 @@ impl Attempt {
 /// Checks the history of one key that held `initial` at first.
 ///
 /// # Errors
-/// Where every attempt got stuck.
+/// The violation, if no attempt orders all operations.
 pub fn check(initial: Content, operations: &[Operation]) -> Result<(), Violation> {
     let mut sorted = operations.to_vec();
     sorted.sort_by_key(|operation| (operation.start, operation.end));
@@ -141,7 +144,7 @@ pub fn check(initial: Content, operations: &[Operation]) -> Result<(), Violation
             return Ok(());
         }
         furthest = furthest.max((attempt.ordered(), attempt.low));
-        // The last pushed is tried first: push the later operations first.
+        // The last one pushed is tried first, so the later operations are pushed first.
         for next in successors(&attempt, &sorted).into_iter().rev() {
             if seen.insert(next.clone()) {
                 attempts.push(next);
@@ -152,7 +155,8 @@ pub fn check(initial: Content, operations: &[Operation]) -> Result<(), Violation
     Err(Violation { ordered: furthest.0, around })
 }
 
-/// Every way of ordering one more operation: those that were called before any unordered one returned.
+/// Every way to order one more operation. Only an operation that was called before any unordered one returned can come
+/// next.
 fn successors(attempt: &Attempt, sorted: &[Operation]) -> Vec<Attempt> {
     let mut earliest_end = Moment::MAX;
     let mut next = Vec::new();
@@ -179,7 +183,7 @@ fn successors(attempt: &Attempt, sorted: &[Operation]) -> Vec<Attempt> {
         if happened != attempt.content {
             next.push(attempt.with(at, happened));
         }
-        // It may never have happened.
+        // It may not have happened at all.
         next.push(attempt.with(at, attempt.content));
     }
     next
@@ -251,7 +255,8 @@ mod tests {
             history.push(op(i * 10, i * 10 + 25, Action::Write(Some(i))));
             history.push(op(i * 10 + 26, i * 10 + 27, Action::Read(Some(i))));
         }
-        // Writes overlap the next two, each read comes right after its write's end: it must see a write that overlaps.
+        // Writes overlap the next two, and each read comes right after the end of its write: it must see a write that
+        // overlaps.
         assert_eq!(check(None, &history), Ok(()));
         history.push(op(1 << 40, 1 << 41, Action::Read(None)));
         assert_eq!(check(None, &history).unwrap_err().ordered, 40_000);

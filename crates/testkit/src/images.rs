@@ -1,20 +1,24 @@
 //! Records what all pools of a store do, in one order, and replays it up to a crash.
 //!
-//! One [`Recorder`] watches every pool of a store; its steps have one global order, so that a crash point means the same moment in all pools.
-//! A [`Recording`] may be edited before it is replayed (that is how a forgotten flush is planted) and may be continued by a second life: after the
-//! death of a *process* the next one sees what the caches hold, and only what it flushes itself becomes durable.
+//! One [`Recorder`] watches every pool of a store. Its steps have one global order, so a crash point is the same moment
+//! in all pools.
 //!
-//! Thread safety: a recorder may be called from any thread. Limits: replay takes all steps for those of one thread, which is right for the
-//! single-threaded histories of the explorer.
+//! A [`Recording`] may be edited before it is replayed; that is how a forgotten flush is planted. It may also be
+//! continued by a second life: after the death of a *process* the next one sees what the caches hold, and only what the
+//! next one flushes becomes durable.
+//!
+//! Thread safety: a recorder may be called from any thread. Limits: replay treats all steps as those of one thread,
+//! which is right for the single-threaded histories of the explorer.
 
 use hither_pmem::shadow::{ImageKind, Replay, ShadowLog, ShadowRng, What};
 use hither_pmem::{Emulate, StoreKind, SyncPhase, Tracer};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The `pool` of a step that is a note of the test.
+/// The `pool` of a step that is not a step of a pool but a note of the test.
 pub const NOTE: usize = usize::MAX;
 
-/// The fewest images of a pool at a crash point that show every kind: both extremes, one line lost, one kept, and two drawn at random.
+/// The fewest images of a pool at a crash point that show every kind: everything lost, everything kept, one line lost,
+/// one line kept, and two drawn at random.
 pub const FEWEST: usize = 6;
 
 /// One step of a recording.
@@ -26,7 +30,7 @@ pub struct Step {
     pub what: What,
 }
 
-/// All steps of a store's life on a medium.
+/// All steps of a store's pools during its life on a medium.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// The medium's rules.
@@ -38,7 +42,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// This life up to `position`, then `later` on what the caches held at that moment: a process that died and its successor.
+    /// This life up to `position`, then `later`, which began with what the caches held at that moment: a killed process
+    /// and its successor.
     pub fn killed_then(&self, position: usize, later: &Recording) -> Recording {
         let mut steps = self.steps[..position].to_vec();
         steps.extend_from_slice(&later.steps);
@@ -50,7 +55,7 @@ impl Recording {
 pub struct Recorder(Mutex<Recording>);
 
 impl Recorder {
-    /// A recorder of `pools` pools that follow `rules`.
+    /// A recorder of `pools` pools that follow the rules of `rules`.
     pub fn new(rules: Emulate, pools: usize) -> Arc<Recorder> {
         Arc::new(Recorder(Mutex::new(Recording { rules, initial: vec![Vec::new(); pools], steps: Vec::new() })))
     }
@@ -60,12 +65,12 @@ impl Recorder {
         Arc::new(PoolTracer { recorder: self.clone(), pool })
     }
 
-    /// How many steps there are.
+    /// The number of steps so far.
     pub fn position(&self) -> usize {
         self.with(|recording| recording.steps.len())
     }
 
-    /// What was recorded so far.
+    /// The recording so far.
     pub fn recording(&self) -> Recording {
         self.with(|recording| recording.clone())
     }
@@ -116,14 +121,14 @@ impl Tracer for PoolTracer {
 pub struct Machine {
     replays: Vec<Replay>,
     pools: Vec<usize>,
-    /// For each pool, which steps are its own.
+    /// For each pool, the positions of its own steps in the recording.
     steps: Vec<Vec<usize>>,
     rules: Emulate,
     at: usize,
 }
 
 impl Machine {
-    /// At the beginning of `recording`.
+    /// A machine at the beginning of `recording`.
     pub fn new(recording: &Recording) -> Machine {
         let replays = recording.initial.iter().enumerate().map(|(pool, initial)| {
             let log = ShadowLog::new();
@@ -139,7 +144,7 @@ impl Machine {
         Machine { replays: replays.collect(), pools, steps, rules: recording.rules, at: 0 }
     }
 
-    /// Moves forward to a crash point: that many steps have happened.
+    /// Moves forward to the crash point after `position` steps.
     pub fn advance_to(&mut self, position: usize) {
         while self.at < position.min(self.pools.len()) {
             if let Some(replay) = self.replays.get_mut(self.pools[self.at]) {
@@ -149,13 +154,14 @@ impl Machine {
         }
     }
 
-    /// What the running program sees.
+    /// What the running program sees in each pool.
     pub fn visible(&self) -> Vec<Vec<u8>> {
         self.replays.iter().map(|replay| replay.visible().to_vec()).collect()
     }
 
-    /// Images of all pools that a power loss here may leave: all combinations if they fit the budget, else the extremes and a sample. `budget` is that of each pool: several of which lines are
-    /// pending make more, because no image of one is left out for those of another.
+    /// Returns images of all pools that a power loss at this point may leave: all combinations if they fit the budget,
+    /// otherwise the extremes and a sample. `budget` is the number of images per pool. If several pools have pending
+    /// lines, the result is larger, because no image of one pool is left out in favour of another's.
     pub fn images(&mut self, budget: usize, rng: &mut ShadowRng) -> Vec<(Vec<Vec<u8>>, ImageKind)> {
         if self.rules == Emulate::Eadr && self.replays.len() > 1 {
             return self.ordered_images(budget, rng);
@@ -171,13 +177,14 @@ impl Machine {
 }
 
 impl Machine {
-    /// Where stores are durable in the order in which they were made, that is one order of all pools: a crash takes what was stored behind some moment, wherever it was
-    /// stored, and any of what went around the caches.
+    /// Images for media on which stores become durable in the order in which they were made. That is one order over all
+    /// pools: a crash loses everything stored after some moment, in every pool, and any subset of the pending streaming
+    /// stores, which go around the caches.
     fn ordered_images(&mut self, budget: usize, rng: &mut ShadowRng) -> Vec<(Vec<Vec<u8>>, ImageKind)> {
         let cuts = self.cuts();
         let (mut chosen, mut rest) = (vec![0], (1..cuts.len()).collect::<Vec<_>>());
         chosen.extend(rest.pop());
-        // With something that went around the caches each takes several images.
+        // If streaming stores are pending, each cut takes several images.
         let is_streamed = self.replays.iter().any(|replay| replay.streamed_pending() > 0);
         let most = if is_streamed { (budget / 4).max(2) } else { budget };
         let all = cuts.len() <= most;
@@ -204,13 +211,14 @@ impl Machine {
         images
     }
 
-    /// How many of its ordered stores that may be lost each pool keeps if the crash comes at some moment: for each moment at which that differs, the earliest first.
+    /// For each possible moment of the crash, how many of its pending ordered stores each pool keeps; one entry per
+    /// different outcome, the earliest moment first.
     fn cuts(&self) -> Vec<Vec<usize>> {
         let (replays, steps) = (&self.replays, &self.steps);
         let mut pending: Vec<(usize, usize)> =
             (0..replays.len()).flat_map(|pool| replays[pool].ordered_pending().map(move |seq| (steps[pool][seq], pool))).collect();
         pending.sort_unstable();
-        // Durable in one pool means that all that was stored before is durable in all.
+        // If a store is durable in one pool, every earlier store is durable in all pools.
         let newest = (0..replays.len()).filter_map(|pool| Some(steps[pool][replays[pool].ordered_durable()?])).max();
         let certain = pending.partition_point(|(step, _)| Some(*step) < newest);
         let mut kept = vec![0; replays.len()];
@@ -225,7 +233,7 @@ impl Machine {
     }
 }
 
-/// Joins the images of the pools so far with those of the next.
+/// Joins the images of the pools so far with those of the next pool.
 fn cross(
     combined: Vec<(Vec<Vec<u8>>, ImageKind)>,
     own: &[(Vec<u8>, ImageKind)],
@@ -235,14 +243,15 @@ fn cross(
     let join = |(before, kind): &(Vec<Vec<u8>>, ImageKind), (image, own_kind): &(Vec<u8>, ImageKind)| {
         let mut images = before.clone();
         images.push(image.clone());
-        // What is lost or kept in part says more than an extreme beside it.
+        // The kind of an image that is lost or kept in part says more than that of an extreme beside it.
         let extreme = matches!(own_kind, ImageKind::AllLost | ImageKind::AllKept) && !matches!(kind, ImageKind::Exhaustive);
         (images, if own.len() > 1 && !extreme { *own_kind } else { *kind })
     };
     if combined.len() == 1 || own.len() == 1 || combined.len() * own.len() <= budget {
         return combined.iter().flat_map(|before| own.iter().map(move |image| join(before, image))).collect();
     }
-    // Everything lost and everything kept come first in each list: pair them both ways, and each other image with one of them.
+    // Everything lost and everything kept come first in each list: those are paired in all four ways, and each other
+    // image with one of the extremes of the other list.
     let mut pairs = vec![(0, 0), (0, 1), (1, 0), (1, 1)];
     pairs.extend((2..own.len()).map(|b| (rng.below(2), b)));
     pairs.extend((2..combined.len()).map(|a| (a, rng.below(2))));
@@ -271,7 +280,7 @@ mod tests {
 
     const PLACE: usize = 4096;
 
-    /// What two pools hold in one word each after a crash behind all of these steps.
+    /// What one byte of each of two pools holds after a crash behind all of these steps.
     fn outcomes(rules: Emulate, steps: &[(usize, What)]) -> BTreeSet<(u8, u8)> {
         let steps = steps.iter().map(|(pool, what)| Step { pool: *pool, what: what.clone() }).collect::<Vec<_>>();
         let recording = Recording { rules, initial: vec![vec![0; 2 * PLACE]; 2], steps };
@@ -285,16 +294,18 @@ mod tests {
         What::Store { off: PLACE as u64, bytes: Box::new([value; 8]), kind }
     }
 
-    /// Found by a long campaign: what was stored into one pool could be lost and what was stored afterwards into another kept, which no such machine does.
+    /// Found by a long campaign: a store to one pool could be lost although a later store to another pool was kept,
+    /// which no such machine does.
     #[test]
     fn the_order_of_stores_is_that_of_all_pools() {
         let plain = |value| store(value, StoreKind::Plain);
         let in_turn = [(1, plain(1)), (0, plain(1)), (1, plain(2))];
         assert_eq!(outcomes(Emulate::Eadr, &in_turn), [(0, 0), (0, 1), (1, 1), (1, 2)].into());
-        // What was stored before something that is durable is so, too, in whatever pool. (What comes behind it waits for a fence of its own pool, though on the processor one is for all.)
+        // Whatever was stored before a durable store is durable, too, in every pool. (A later store waits for a fence
+        // of its own pool, although one fence of the processor covers all pools.)
         let fenced = [(1, plain(1)), (0, plain(1)), (0, What::Fence), (1, plain(2))];
         assert_eq!(outcomes(Emulate::Eadr, &fenced), [(1, 1), (1, 2)].into());
-        // Caches that are lost know no order.
+        // With volatile caches there is no order.
         assert_eq!(outcomes(Emulate::Adr, &in_turn).len(), 6);
     }
 

@@ -1,11 +1,14 @@
-//! Crash explorer, oracle and history checks.
+//! Test tools: crash explorer with oracle and planted bugs, model test, history checker and protocol model.
 //!
 //! * [`images`]: recordings of all pools of a store, and the images that a crash may leave.
-//! * [`explorer_script`]: seeded histories; [`explorer`]: crashes everywhere, recovers and judges; [`oracle`]: what may be found;
-//!   [`coverage`]: what was reached.
-//! * [`checkpoints`]: which checkpoint a crash leaves.
-//! * [`planted`]: bugs that the explorer must find; [`mod@reference`]: a second, simple recovery, sound or with a bug planted.
-//! * [`model`] and [`history`]: operation sequences against `BTreeMap`, and linearizability.
+//! * [`explorer_script`] runs seeded histories on recorded pools ([`explorer_histories`] lists them). [`explorer`]
+//!   crashes them at many points, recovers and has the result judged; [`oracle`] defines what a recovered store may
+//!   hold; [`coverage`] counts what was reached.
+//! * [`checkpoints`]: the checkpoint that a crash at a given point leaves.
+//! * [`planted`]: bugs that the explorer must find. [`mod@reference`]: a second, simple recovery, sound or with a
+//!   planted bug.
+//! * [`model`]: operation sequences against `BTreeMap`. [`history`]: linearizability.
+//! * [`protocol`]: a model of the protocol of collection and checkpoints, and a walk over all its states.
 //!
 //! For tests only: functions panic where a test would.
 
