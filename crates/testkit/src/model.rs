@@ -1,8 +1,8 @@
-//! Operation sequences against a model: what a store must answer, step by step.
+//! Compares a store with a model, step by step, over sequences of operations.
 //!
-//! A [`Model`] is a list of keyspaces, each a `BTreeMap`. A [`Runner`] applies [`Op`]s to a real store through the public interface and
-//! to the model and compares every answer. The operations name keys by number; [`key_bytes`] turns numbers into keys that are hard on indexes.
-//! Not `Sync`: one thread runs a sequence.
+//! A [`Model`] is a list of keyspaces, each a `BTreeMap`. A [`Runner`] applies [`Op`]s to a real store through the
+//! public interface and to the model, and compares every answer. Operations name keys by number; [`key_bytes`] turns
+//! numbers into keys that are hard on indexes. Not `Sync`: one thread runs a sequence.
 
 mod runner;
 
@@ -12,12 +12,13 @@ use hither::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// Keyspaces of a model.
+/// Number of keyspaces of a model.
 pub const SPACES: usize = 3;
-/// Different keys.
+/// Number of different keys.
 pub const KEYS: u8 = 128;
 
-/// A key's bytes: plain 8-byte keys, long common prefixes, runs of zeros, keys that are prefixes of others, keys of 64 KiB.
+/// The bytes of a key: plain 8-byte keys, long common prefixes, runs of zeros, keys that are prefixes of others, keys
+/// of about 64 KiB.
 pub fn key_bytes(number: u8) -> Vec<u8> {
     let n = number % KEYS;
     match n {
@@ -41,7 +42,7 @@ pub fn key_bytes(number: u8) -> Vec<u8> {
 pub struct Value {
     /// Length in bytes.
     pub len: u32,
-    /// Decides the bytes.
+    /// Determines the bytes.
     pub fill: u8,
 }
 
@@ -55,11 +56,11 @@ impl Value {
 /// What a compare-and-swap or a batch expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// What is there.
+    /// The current content of the key.
     Current,
-    /// Nothing.
+    /// That the key is absent.
     Absent,
-    /// Something that is not there.
+    /// A value that the key never has.
     Wrong,
 }
 
@@ -72,57 +73,58 @@ pub enum Expiry {
     Future,
 }
 
-/// One step.
+/// One step of a sequence. The first number is a keyspace, the second a key, unless stated otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Put.
     Put(u8, u8, Value),
-    /// Put at the level of the process.
+    /// Put at process level, not awaited.
     PutRelaxed(u8, u8, Value),
-    /// Put of a key that expires.
+    /// Put of a value that expires.
     PutExpiring(u8, u8, Value, Expiry),
     /// Delete.
     Delete(u8, u8),
-    /// Compare and swap.
+    /// Compare and swap, with the new value; `None` deletes.
     Cas(u8, u8, Expect, Option<Value>),
-    /// Read-modify-write: doubles the first byte's worth of the value, or removes it.
+    /// Read-modify-write with [`Model::updated`]; `true` removes an existing value.
     Update(u8, u8, bool),
-    /// A batch of puts and deletes; the expectation is about the first key.
+    /// A batch of puts and deletes; the expectation is about its first key.
     Batch(Vec<(u8, u8, Option<Value>)>, Option<Expect>),
     /// Every way of reading one key.
     Get(u8, u8),
-    /// Many keys at once.
+    /// Looks up many keys at once.
     MultiGet(u8, Vec<u8>),
-    /// A range, from either end.
+    /// Reads a range between two keys; `true` from its upper end.
     Range(u8, u8, u8, bool),
-    /// A prefix: a key's first so many bytes.
+    /// Reads a prefix: the key's first bytes, as many as the third number says.
     Prefix(u8, u8, u8),
-    /// Both ends of an iterator, alternating.
+    /// Reads from both ends of an iterator, alternating by a pattern that the second number chooses.
     BothEnds(u8, u8),
-    /// Takes a snapshot.
+    /// Takes a snapshot; at most three are kept.
     Snapshot,
-    /// Compares all snapshots with what they must show.
+    /// Compares each snapshot with what it must show.
     ReadSnapshots,
-    /// Lets go of the oldest snapshot.
+    /// Drops the oldest snapshot.
     DropSnapshot,
-    /// Pins a value.
+    /// Pins a value until the store is closed.
     Pin(u8, u8),
-    /// Drops a keyspace and creates it again.
+    /// Drops a keyspace and creates it again; `true` as a hash keyspace.
     Recreate(u8, bool),
     /// Exchanges the names of two keyspaces.
     Swap(u8, u8),
-    /// Frees segments.
+    /// Collects garbage.
     Reclaim,
     /// Makes everything durable.
     Sync,
-    /// Closes and opens the store.
+    /// Closes the store and opens it again.
     Reopen,
     /// A full check of the store and of every pair.
     Check,
 }
 
 impl Op {
-    /// Whether it writes a key that has expired already: such a one may be swept at any time, and counts until then.
+    /// Whether the step writes a key that has already expired. Such a key may be swept at any time, and counts until
+    /// then.
     pub fn leaves_expired(&self) -> bool {
         matches!(self, Op::PutExpiring(.., Expiry::Past))
     }
@@ -138,9 +140,9 @@ pub struct Model {
     pub spaces: Vec<Pairs>,
     /// Kinds by keyspace.
     pub kinds: Vec<Kind>,
-    /// How often each keyspace was created anew.
+    /// How often each keyspace was created again.
     pub incarnations: Vec<u32>,
-    /// Keys by keyspace whose last value had expired when it was put: the store may or may not have swept them.
+    /// By keyspace, the keys whose last put had already expired. The store may or may not have swept them.
     pub expired: Vec<BTreeSet<Vec<u8>>>,
 }
 
@@ -152,7 +154,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// The position of a keyspace that an operation names.
+    /// The position of the keyspace that an operation names by `number`.
     pub fn space(number: u8) -> usize {
         usize::from(number) % SPACES
     }
@@ -162,13 +164,13 @@ impl Model {
         self.spaces[Self::space(space)].get(&key_bytes(key))
     }
 
-    /// How many pairs the keyspace at `at` may count.
+    /// The numbers of pairs that the keyspace at `at` may count.
     pub fn lens(&self, at: usize) -> RangeInclusive<usize> {
         let certain = self.spaces[at].len();
         certain..=certain + self.expired[at].len()
     }
 
-    /// Sets or removes a key.
+    /// Sets a key, or removes it if `value` is `None`.
     pub fn set(&mut self, space: u8, key: u8, value: Option<Vec<u8>>) {
         self.replace(space, key, value);
         self.settle(space, key);
@@ -182,14 +184,15 @@ impl Model {
         };
     }
 
-    /// What a key has now, it has instead of a value that had expired. A delete finds no such value, and need not take it away.
+    /// A current value of a key replaces an expired one, which then no longer counts. A delete does not find an expired
+    /// value and need not remove it.
     fn settle(&mut self, space: u8, key: u8) {
         if self.get(space, key).is_some() {
             self.expired[Self::space(space)].remove(&key_bytes(key));
         }
     }
 
-    /// What `expect` means for a key now.
+    /// The content that `expect` stands for, given the key's current content.
     pub fn expected(&self, space: u8, key: u8, expect: Expect) -> Option<Vec<u8>> {
         match expect {
             Expect::Current => self.get(space, key).cloned(),
@@ -198,7 +201,7 @@ impl Model {
         }
     }
 
-    /// Whether it holds.
+    /// Whether the key's current content is the expected one.
     pub fn holds(&self, space: u8, key: u8, expect: Expect) -> bool {
         self.expected(space, key, expect).as_ref() == self.get(space, key)
     }
@@ -207,7 +210,7 @@ impl Model {
         writes.first().is_none_or(|(space, key, _)| expect.is_none_or(|expect| self.holds(*space, *key, expect)))
     }
 
-    /// What an update makes of a value.
+    /// The value that an update makes of `old`; `remove` removes an existing value.
     pub fn updated(old: Option<&[u8]>, remove: bool) -> Option<Vec<u8>> {
         match old {
             Some(_) if remove => None,
@@ -224,7 +227,7 @@ impl Model {
         self.expired.swap(a, b);
     }
 
-    /// Applies a step that changes something.
+    /// Applies a step to the model; steps that change nothing are ignored.
     pub fn apply(&mut self, op: &Op) {
         match op {
             Op::Put(space, key, value) | Op::PutRelaxed(space, key, value) | Op::PutExpiring(space, key, value, Expiry::Future) => {
@@ -243,7 +246,7 @@ impl Model {
                 self.set(*space, *key, new);
             }
             Op::Batch(writes, expect) if self.batch_holds(writes, *expect) => {
-                // The last write of a key is the only one that is made.
+                // Of several writes of one key only the last one is made.
                 writes.iter().for_each(|(space, key, value)| self.replace(*space, *key, value.map(Value::bytes)));
                 writes.iter().for_each(|(space, key, _)| self.settle(*space, *key));
             }

@@ -1,21 +1,28 @@
-//! What a store may hold after a crash, and the comparison with what it does hold.
+//! Defines what a store may hold after a crash, and compares it with what the store does hold.
 //!
 //! # What is demanded
 //!
-//! A history is a sequence of [`Deed`]s of one thread. At a crash point each write is
+//! A history is a sequence of [`Deed`]s of one thread. At a crash point each write is one of these:
 //!
-//! * *not begun*: nothing of it may be found;
-//! * *certain*: acknowledged as durable (sync level, ticket durable), or relaxed and then covered: by a sync of the store, or by an
-//!   answer of the store that depends on it (rule 2: a read at the store's level, a refused compare-and-swap). It must be found, unless
-//!   a later write of the same key is found instead;
-//! * *open*: in flight, or relaxed (process level, or a ticket that was not awaited) and not covered. It may be found or not.
+//! * *not begun*: no effect of the write may be found;
+//! * *certain*: the store acknowledged it as durable (sync level, or the ticket was durable), or it was relaxed and
+//!   something later covers it. A sync of the store covers it, and so does an answer of the store that depends on it
+//!   (rule 2): a read at the store's level, or a refused compare-and-swap. A certain write must be found, unless a
+//!   later write of the same key is found instead;
+//! * *open*: in flight, or relaxed (process level, or a ticket that was not awaited) and not covered. It may be found
+//!   or not.
 //!
-//! So a key holds the effect of its last certain write or of any later open one, never of an earlier one: an older value never comes
-//! back over a newer durable value. Between open writes of different keys no order is promised. A batch is found whole or not at all: it is
-//! impossible that one key shows it and another key of it shows something older. Keyspace changes are atomic and durable at return. An exchange of names that is under
-//! way has happened for all its pairs or for none, and if it has, everything before it is certain.
-//! After the death of the process alone every write that returned is certain: see [`Expectation::at_kill`].
-//! Nothing else is found: no other key, no other value (each value names its write), no other keyspace.
+//! From this follows:
+//!
+//! * A key holds the effect of its last certain write or of a later open one, never of an earlier one. An older value
+//!   never replaces a newer durable one.
+//! * No order is promised between open writes of different keys.
+//! * A batch is found whole or not at all: one of its keys must not show the batch while another shows an older write.
+//! * Keyspace changes are atomic, and durable when they return. An exchange of names under way has happened for all its
+//!   pairs or for none; if it has happened, everything before it is certain.
+//! * Nothing else is found: no other key, no other value (each value names its write), no other keyspace.
+//!
+//! After the death of the process alone, every write that returned is certain: see [`Expectation::at_kill`].
 
 use hither_engine::{Direction, Kind, ScanRange, Store};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,24 +37,24 @@ pub struct Effect {
     pub key: Vec<u8>,
     /// Its new value; `None` deletes.
     pub value: Option<Vec<u8>>,
-    /// The value has expired already: readers see nothing, but the key may count.
+    /// The value has already expired: readers see no value, but the key may count.
     pub expired: bool,
 }
 
-/// What an operation was.
+/// The kind of an operation, with its effect.
 #[derive(Clone, Debug)]
 pub enum Deed {
-    /// Changes, all or nothing, and whether they were durable when it returned.
+    /// Changes that happen all or not at all, and whether they were durable when the call returned.
     Write(Vec<Effect>, bool),
-    /// The store deleted a key that had expired: nobody was told.
+    /// The store deleted an expired key; no caller was informed.
     Sweep(Effect),
-    /// An answer that depends on the last write of a key.
+    /// The store gave an answer that depends on the last write of a key.
     Answer(usize, Vec<u8>),
     /// Everything before became durable.
     Sync,
-    /// A keyspace came.
+    /// A keyspace was created.
     Create(usize),
-    /// A keyspace went.
+    /// A keyspace was dropped.
     Drop(usize),
     /// Pairs of keyspaces took each other's name, and everything before became durable.
     Swap(Vec<(usize, usize)>),
@@ -55,30 +62,30 @@ pub enum Deed {
     Other,
 }
 
-/// An operation between two positions of the recording.
+/// An operation, with the positions of the recording between which it ran.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// Steps recorded before it.
+    /// Steps recorded before it began.
     pub begin: usize,
     /// Steps recorded when it returned.
     pub end: usize,
-    /// What it was.
+    /// The operation.
     pub deed: Deed,
 }
 
 /// All operations of a store's life.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Every keyspace there ever was, with its first name: a name that is used again gets a new number.
+    /// Every keyspace that ever existed, with its first name. A name that is used again gets a new number.
     pub keyspaces: Vec<(String, Kind)>,
     /// The operations.
     pub deeds: Vec<Done>,
 }
 
-/// What a key may hold.
+/// One of the states that a key may have.
 #[derive(Clone, Debug)]
 struct Candidate {
-    /// Position in the history; `None`: never written.
+    /// Position of the write in the history; `None`: the key was never written.
     writer: Option<usize>,
     value: Option<Vec<u8>>,
     expired: bool,
@@ -95,13 +102,13 @@ type Slot = (usize, Vec<u8>);
 /// What a store may hold after a crash at one position.
 #[derive(Clone, Debug)]
 pub struct Expectation {
-    /// Keyspaces by number: `Some(certain)` if it may be there.
+    /// By number: `None` if the keyspace must not exist, `Some(false)` if it may exist, `Some(true)` if it must.
     keyspaces: Vec<Option<bool>>,
     names: Vec<(String, Kind)>,
     keys: BTreeMap<Slot, Vec<Candidate>>,
-    /// Open writes of several keys.
+    /// Open writes of several keys: position in the history, and the keys.
     batches: Vec<(usize, Vec<Slot>)>,
-    /// The other state that is possible: an exchange of names that was under way has happened.
+    /// The other possible state: the exchange of names that was under way has happened.
     swapped: Option<Box<Expectation>>,
 }
 
@@ -128,7 +135,8 @@ impl Expectation {
         expectation
     }
 
-    /// After `deeds` and a crash at `position`, if an exchange of names that was under way has not happened.
+    /// The expectation after `deeds` and a crash at `position`, if an exchange of names that was under way has not
+    /// happened.
     fn of(history: &History, deeds: &[Done], position: usize, certain: Certain) -> Expectation {
         let certain = certain(deeds, position);
         let mut expectation = Expectation {
@@ -171,7 +179,7 @@ impl Expectation {
         self.names[a].0 = std::mem::replace(&mut self.names[b].0, name);
     }
 
-    /// Compares with what was found; says what is wrong.
+    /// Compares the expectation with what was found; an error describes the difference.
     pub fn judge(&self, found: &Dump) -> Result<(), String> {
         self.judge_one(found).or_else(|before| match &self.swapped {
             Some(swapped) => swapped.judge_one(found).map_err(|after| format!("neither before a swap: {before}; nor after it: {after}")),
@@ -202,7 +210,8 @@ impl Expectation {
         self.judge_batches(&possible)
     }
 
-    /// Fills in, for each key, the oldest and newest write that it may show.
+    /// Judges one keyspace. For each key, `possible` gets the oldest and the newest write whose effect the key may
+    /// show.
     fn judge_keyspace<'a>(
         &'a self,
         number: usize,
@@ -239,7 +248,7 @@ impl Expectation {
         for (number, slots) in &self.batches {
             let ranges: Vec<_> = slots.iter().filter_map(|slot| possible.get(slot)).collect();
             let there = ranges.iter().all(|(_, newest)| *newest >= Some(*number));
-            // A batch that was lost leaves some keys older; others may have been overwritten since.
+            // If the batch was lost, each key shows an older write, or possibly a newer one.
             let lost = ranges.iter().all(|(oldest, newest)| *oldest < Some(*number) || *newest > Some(*number));
             if !there && !lost {
                 return Err(format!("batch {number} is there in part: {ranges:?}"));
@@ -248,22 +257,23 @@ impl Expectation {
         Ok(())
     }
 
-    /// Keys that may or may not be there: to be probed.
+    /// All keys ever written, in keyspaces that may exist; for probing with gets.
     pub fn known_keys(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.keys.keys().filter(|slot| self.keyspaces[slot.0].is_some()).map(|slot| (self.names[slot.0].0.as_str(), slot.1.as_slice()))
     }
 }
 
-/// Which writes must survive a crash at a position.
+/// Selects the writes that must survive a crash at a position.
 type Certain = fn(&[Done], usize) -> BTreeSet<usize>;
 
-/// Those that must survive the death of the process: what is stored is stored. That a sweep deleted what nobody sees any more, nobody was told.
+/// The writes that must survive the death of the process: all that returned. Sweeps are not among them: they delete
+/// what no reader sees, and no caller was informed.
 fn returned_writes(deeds: &[Done], position: usize) -> BTreeSet<usize> {
     let returned = |done: &Done| done.end <= position && matches!(done.deed, Deed::Write(..));
     deeds.iter().enumerate().filter(|(_, done)| returned(done)).map(|(number, _)| number).collect()
 }
 
-/// Those that must survive a power loss.
+/// The writes that must survive a power loss.
 fn certain_writes(deeds: &[Done], position: usize) -> BTreeSet<usize> {
     let mut certain = BTreeSet::new();
     let mut last: BTreeMap<Slot, usize> = BTreeMap::new();
@@ -291,19 +301,19 @@ pub struct Contents {
     pub kind: Kind,
     /// Keys and values.
     pub pairs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Keys it says it has.
+    /// The number of keys that the keyspace reports.
     pub len: usize,
 }
 
 /// The content of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Dump {
-    /// By name.
+    /// Contents by the keyspace's name.
     pub keyspaces: BTreeMap<String, Contents>,
 }
 
 impl Dump {
-    /// Reads a store in every way there is and insists that they agree.
+    /// Reads a store in every way there is; returns an error if the results differ.
     pub fn read(store: &Store) -> Result<Dump, String> {
         let mut dump = Dump::default();
         for info in store.keyspaces() {
@@ -355,7 +365,7 @@ fn scans_agree(store: &Store, name: &str, pairs: &BTreeMap<Vec<u8>, Vec<u8>>) ->
     Ok(())
 }
 
-/// The store's own check, and the accounts to the byte.
+/// Runs the store's own check and verifies that its byte and segment counts add up exactly.
 pub fn sound(store: &Store) -> Result<(), String> {
     let report = store.check().map_err(|error| error.to_string())?;
     if !report.is_sound() {
@@ -373,7 +383,7 @@ pub fn sound(store: &Store) -> Result<(), String> {
     Ok(())
 }
 
-/// The first bytes of something long.
+/// Describes a long byte string: its first bytes and its length.
 pub fn brief(bytes: &[u8]) -> String {
     let head = String::from_utf8_lossy(&bytes[..bytes.len().min(16)]).escape_debug().to_string();
     format!("\"{head}\"({})", bytes.len())

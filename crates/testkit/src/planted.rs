@@ -1,8 +1,9 @@
 //! Bugs that the explorer must find.
 //!
-//! A forgotten flush or fence is planted by editing the recording: the step is taken out (or swapped with another) before images are made, which is
-//! exactly what the medium would have seen of code that forgets it. Mistakes of recovery are planted in [`crate::reference`]. Every planted bug
-//! has a sound twin: the unedited recording, the reference without mistake.
+//! A forgotten flush or fence is planted by editing the recording: the step is removed (or swapped with another) before
+//! images are made. That is exactly what the medium would have seen of code that forgets it. Mistakes of recovery are
+//! planted in [`crate::reference`]. Every planted bug has a sound twin: the unedited recording, or the reference
+//! without mistake.
 
 use crate::explorer::Subject;
 use crate::explorer_script::SEGMENT;
@@ -11,20 +12,20 @@ use crate::oracle::{Deed, Expectation};
 use crate::reference::{Mistake, recover};
 use hither_pmem::shadow::{ShadowRng, What};
 
-/// Where the segment table of a pool begins.
+/// Offset of a pool's segment table, in bytes.
 const TABLE: u64 = 139_264;
-/// Where the catalogue begins: its commit word.
+/// Offset of the catalogue, in bytes; it begins with its commit word.
 const CATALOGUE: u64 = 4096;
 
-/// Where the segments of the subject's pools begin.
+/// Offset at which the segments of the subject's pools begin, in bytes.
 fn data_of(subject: &Subject) -> u64 {
     (TABLE + subject.config.max_segments * 128).next_multiple_of(SEGMENT)
 }
 
-/// What the code forgets.
+/// What the planted code forgets or does in the wrong order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgotten {
-    /// An entry's lines behind the first are not flushed.
+    /// The lines of an entry behind the first are not flushed.
     SecondLine,
     /// The last line of an entry or batch is not flushed, if there are three or more.
     LastLine,
@@ -42,18 +43,18 @@ pub enum Forgotten {
     CatalogueFlush,
     /// There is no fence between the catalogue's slot and its commit word.
     FenceOfSlot,
-    /// A sync of the store does not flush what was written at process level.
+    /// A sync of the store does not flush what was written at process level before.
     RelaxedFlush,
     /// An exchange of names does not flush what was written before.
     FlushBeforeSwap,
     /// A write on a file is acknowledged without a sync.
     SyncOfWrite,
-    /// The catalogue on a file is changed without a sync between slot and commit word. (A descriptor would be safe: its slots share a sector with
-    /// the word, and a sector is written as it is at some moment.)
+    /// The catalogue on a file is changed without a sync between slot and commit word. (A descriptor would be safe: its
+    /// slots share a sector with the commit word, and a sector is written as it is at some moment.)
     SyncOfSlot,
 }
 
-/// Those of media that need flushes.
+/// Bugs on media that need flushes.
 pub const FLUSHES: [Forgotten; 9] = [
     Forgotten::SecondLine,
     Forgotten::LastLine,
@@ -66,14 +67,14 @@ pub const FLUSHES: [Forgotten; 9] = [
     Forgotten::RelaxedFlush,
 ];
 
-/// Those of files.
+/// Bugs on files.
 pub const SYNCS: [Forgotten; 2] = [Forgotten::SyncOfWrite, Forgotten::SyncOfSlot];
 
 fn erase(step: &mut Step) {
     *step = Step { pool: NOTE, what: What::Mark(0) };
 }
 
-/// `subject` as if the code had forgotten something. Steps keep their positions.
+/// Returns `subject` as if the code had forgotten something. Steps keep their positions.
 pub fn plant(subject: &Subject, bug: Forgotten) -> Subject {
     let (mut planted, data) = (subject.clone(), data_of(subject));
     match bug {
@@ -89,7 +90,7 @@ pub fn plant(subject: &Subject, bug: Forgotten) -> Subject {
         Forgotten::SyncOfWrite => {
             within(subject, &mut planted.recording, |deed| matches!(deed, Deed::Write(..)), |what| matches!(what, What::Sync(_)))
         }
-        // A sync is two steps, its beginning and its end.
+        // A sync is recorded as two steps, its beginning and its end.
         Forgotten::SyncOfSlot => erase_before_catalogue(&mut planted.recording, 2, |what| matches!(what, What::Sync(_))),
         Forgotten::FenceOfSlot => erase_before_catalogue(&mut planted.recording, 1, |what| matches!(what, What::Fence)),
         _ => planted.recording.steps.iter_mut().for_each(|step| forget(step, bug, data)),
@@ -109,14 +110,14 @@ fn forget(step: &mut Step, bug: Forgotten, data: u64) {
     }
 }
 
-/// Erases steps of some kind within operations of some kind.
+/// Erases steps that satisfy `steps` within operations that satisfy `deeds`.
 fn within(subject: &Subject, recording: &mut Recording, deeds: impl Fn(&Deed) -> bool, steps: impl Fn(&What) -> bool) {
     for done in subject.history.deeds.iter().filter(|done| deeds(&done.deed)) {
         recording.steps[done.begin..done.end].iter_mut().filter(|step| steps(&step.what)).for_each(erase);
     }
 }
 
-/// Fences that follow the flush of an entry in the same pool.
+/// Erases each fence that follows the flush of an entry in the same pool.
 fn erase_entry_fences(recording: &mut Recording, data: u64) {
     let mut after_entry = vec![false; recording.initial.len()];
     for step in &mut recording.steps {
@@ -134,7 +135,7 @@ fn stores(step: &Step, places: &std::ops::Range<u64>, len: usize) -> bool {
     matches!(&step.what, What::Store { off, bytes, .. } if places.contains(off) && bytes.len() == len)
 }
 
-/// The commit word of a descriptor takes the place of the slot that it names.
+/// Swaps each descriptor slot with the commit word that names it.
 fn swap_words_and_slots(recording: &mut Recording, data: u64) {
     let steps = &mut recording.steps;
     for slot in 0..steps.len() {
@@ -148,7 +149,7 @@ fn swap_words_and_slots(recording: &mut Recording, data: u64) {
     }
 }
 
-/// The last `count` steps of some kind before each store of the catalogue's commit word.
+/// Erases the last `count` steps of some kind before each store of the catalogue's commit word, in the same pool.
 fn erase_before_catalogue(recording: &mut Recording, count: usize, kind: impl Fn(&What) -> bool) {
     let steps = &mut recording.steps;
     for word in 0..steps.len() {
@@ -160,7 +161,7 @@ fn erase_before_catalogue(recording: &mut Recording, count: usize, kind: impl Fn
     }
 }
 
-/// The magic of the lowest pool takes the place of its superblock.
+/// Swaps the magic of the lowest pool with the first store to its superblock.
 fn magic_first(recording: &mut Recording) {
     let store_at = |step: &Step, wanted: u64| step.pool == 0 && matches!(step.what, What::Store { off, .. } if off == wanted);
     let superblock =
@@ -171,19 +172,20 @@ fn magic_first(recording: &mut Recording) {
     }
 }
 
-/// What counts as the detection of a mistake of recovery.
+/// What counts as detecting a mistake of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detection {
-    /// That the oracle finds a wrong answer. An image that recovery refuses is no answer: it would be refused for the mistake, not judged.
+    /// The oracle finds a wrong answer. A refused image does not count: the mistake would make recovery refuse it, and
+    /// nothing would be judged.
     Answer,
-    /// A refusal, too: of the sound reference, and of mistakes whose nature it is to refuse.
+    /// A refusal counts, too: for the sound reference, and for mistakes whose nature it is to refuse.
     AnswerOrRefusal,
 }
 
-/// Judges what the reference recovery makes of images of `subject`: `Err` is the number of images to the first detection, and what was found.
+/// Judges what the reference recovery makes of images of `subject`; returns the number of images judged.
 ///
 /// # Errors
-/// The detection.
+/// The first detection: the number of images judged so far, this one included, and what was found.
 pub fn hunt(subject: &Subject, mistake: Mistake, detection: Detection, budget: usize) -> Result<usize, (usize, String)> {
     let mut rng = ShadowRng::new(subject.config.seed);
     let steps = subject.recording.steps.len();

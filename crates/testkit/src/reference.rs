@@ -1,7 +1,8 @@
-//! A second recovery, as simple as it can be, and its broken variants.
+//! A second recovery, as simple as possible, and its broken variants.
 //!
-//! It reads an image into a map: no index, no threads, nothing written, no chains. The sound one is a second opinion on the production recovery: the explorer compares
-//! them on a share of its images, those of which no chain had to be mended, and there both must agree. Each [`Mistake`] breaks one decision; the oracle must notice.
+//! It reads an image into a map: no index, no threads, no chains, nothing written. The sound variant is a second
+//! opinion on the production recovery. The explorer compares the two on a share of its images, unless a chain had to be
+//! mended, and both must agree. Each [`Mistake`] breaks one decision, and the oracle must notice.
 
 use crate::explorer_script::open_pools;
 use crate::oracle::{Contents, Dump};
@@ -16,23 +17,23 @@ use std::collections::BTreeMap;
 pub enum Mistake {
     /// Nothing.
     None,
-    /// It takes the first hole of a segment for its end.
+    /// It takes the first hole of an open segment for the segment's end.
     StopsAtHole,
-    /// It believes entries without their checksum.
+    /// It accepts entries without verifying their checksums.
     NoChecksum,
-    /// The DEAD mark makes the checksum wrong.
+    /// It takes the checksum of an entry with the DEAD mark for wrong.
     DeadBreaksChecksum,
     /// Of two entries of a key the older one wins.
     OldestWins,
-    /// A tombstone in a full segment no longer counts.
+    /// A tombstone in a segment that is not active is ignored.
     TombstoneDroppedEarly,
-    /// Members of batches count although the batch is not whole.
+    /// Members of a batch count although the batch is not whole.
     BatchNotCounted,
-    /// Batches are counted whatever was settled: members that were collected since are missed.
+    /// It demands that settled batches are whole, too, although members may have been collected since.
     SettledIgnored,
-    /// Members of keyspaces that were dropped since are not counted.
+    /// Members in keyspaces that were dropped since are not counted when it decides whether a batch is whole.
     DroppedKeyspaceNotCounted,
-    /// Marks of dead batch members are not honoured.
+    /// DEAD marks are ignored.
     DeadIgnored,
 }
 
@@ -49,7 +50,7 @@ pub const MISTAKES: [Mistake; 9] = [
     Mistake::DeadIgnored,
 ];
 
-/// An entry, copied out.
+/// An entry, copied out of its segment.
 struct Found {
     keyspace: u32,
     key: Vec<u8>,
@@ -64,7 +65,7 @@ struct Found {
 /// Recovers `images`.
 ///
 /// # Errors
-/// What is damaged, or why a pool does not open.
+/// The damage found, or the reason why a pool does not open.
 pub fn recover(images: &[Vec<u8>], rules: Emulate, mistake: Mistake) -> Result<Dump, String> {
     let pools = open_pools(images, rules, None).map_err(|error| error.to_string())?;
     let keyspaces = catalogue(&pools[0])?;
@@ -82,7 +83,7 @@ pub fn recover(images: &[Vec<u8>], rules: Emulate, mistake: Mistake) -> Result<D
     Ok(winners(&keyspaces, found, mistake))
 }
 
-/// Ids, names and kinds (`docs/format.md`).
+/// Reads ids, names and kinds of the keyspaces (`docs/format.md`).
 fn catalogue(pool: &Pool) -> Result<BTreeMap<u32, (String, Kind)>, String> {
     let bytes = pool.catalogue().map_err(|error| error.to_string())?;
     let mut keyspaces = BTreeMap::new();
@@ -133,7 +134,7 @@ fn read_segment(pool: &Pool, index: u32, descriptor: &Descriptor, mistake: Mista
                 if !(mistake == Mistake::TombstoneDroppedEarly && sealed && entry.op() == Op::Delete) {
                     found.push(copy(&entry, descriptor));
                 } else {
-                    // Counted, but without a key that anybody uses.
+                    // It counts among the segment's entries, but under keyspace 0, which no catalogue gives out.
                     found.push(Found { keyspace: 0, ..copy(&entry, descriptor) });
                 }
                 total += entry.size;
@@ -161,7 +162,8 @@ fn copy(entry: &EntryView<'_>, descriptor: &Descriptor) -> Found {
     }
 }
 
-/// Keeps what is neither dead nor a member of a batch that is not whole. A dead member counts: what superseded it may have been collected since.
+/// Keeps entries that are not dead and not members of an incomplete batch. A dead member counts for its batch: what
+/// superseded it may have been collected since.
 fn keep_valid(found: &mut Vec<Found>, settled: u64, mistake: Mistake) {
     let id = |entry: &Found| entry.batch.map(|tag| (entry.version.wrapping_sub(u64::from(tag.index)), tag.size));
     let mut members: BTreeMap<(u64, u32), u32> = BTreeMap::new();

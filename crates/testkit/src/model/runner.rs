@@ -10,22 +10,22 @@ use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Milliseconds since 1970 that no test lives to see.
+/// A time in the far future, in milliseconds since 1970.
 const FAR_MS: u64 = 1 << 45;
 
-/// Where a store under test lies.
+/// Where the store under test lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// Nowhere: it cannot be opened again.
+    /// In memory: it cannot be opened again.
     Memory,
-    /// In a directory, as the given medium.
+    /// In a directory, on the given medium.
     Files(PathBuf, MediumChoice),
 }
 
 /// A configuration of the store under test.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where.
+    /// Where the store lies.
     pub medium: Medium,
     /// Shards per node.
     pub shards: u32,
@@ -33,7 +33,7 @@ pub struct Config {
     pub segment_bytes: u64,
     /// Emulated nodes.
     pub nodes: usize,
-    /// The store's level.
+    /// The store's durability level.
     pub durability: Durability,
 }
 
@@ -47,9 +47,10 @@ impl Config {
             .capacity(1 << 20)
             .max_capacity(64 << 20)
             .threads(2)
-            // As often as can be: whenever a segment was opened.
+            // As often as possible: whenever a segment was opened.
             .checkpoints(CheckpointMode::Every(self.segment_bytes))
-            // Media do not depend on the index: a store may be opened with another one than it was filled with.
+            // Media do not depend on the index: a store may be opened with another index than the one it was filled
+            // with.
             .ordered_index(if self.shards.is_multiple_of(2) { OrderedKind::Learned } else { OrderedKind::BTree })
             .durability(self.durability);
         match &self.medium {
@@ -59,7 +60,7 @@ impl Config {
     }
 }
 
-/// A store, its model, and what is held of it.
+/// A store with its model, its snapshots and its pinned values.
 pub struct Runner {
     config: Config,
     model: Model,
@@ -98,7 +99,7 @@ impl Runner {
         Runner::open(config, Model::default())
     }
 
-    /// Opens a store that was left by `ops`: it must hold what they come to.
+    /// Opens a store that was left by `ops`: it must hold their result.
     pub fn after(config: Config, ops: &[Op]) -> Result<Runner, String> {
         let mut model = Model::default();
         ops.iter().for_each(|op| model.apply(op));
@@ -145,13 +146,13 @@ impl Runner {
         self.pins.clear();
         self.spaces.clear();
         self.db.take().expect("a runner holds an open store").close().map_err(failed("close"))?;
-        // Another number of shards: recovery must not depend on it.
+        // Opens with another number of shards: recovery must not depend on it.
         self.config.shards = if self.config.shards == 1 { 4 } else { 1 };
         *self = Runner::open(self.config.clone(), model)?;
         Ok(())
     }
 
-    /// Applies one step to both and compares.
+    /// Applies one step to the store and to the model, and compares the answers.
     pub fn step(&mut self, op: &Op) -> Outcome {
         let done = match op {
             Op::Put(..) | Op::PutRelaxed(..) | Op::PutExpiring(..) | Op::Delete(..) | Op::Cas(..) | Op::Update(..) | Op::Batch(..) => {
@@ -168,7 +169,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Makes a write; false if the store was full and nothing may have changed.
+    /// Makes a write; returns false if the store was full, in which case nothing may have changed.
     fn write(&mut self, op: &Op) -> Result<bool, String> {
         match self.try_write(op) {
             Ok(outcome) => outcome.map(|()| true),
@@ -177,7 +178,7 @@ impl Runner {
         }
     }
 
-    /// Whether half of some pool's limit is in use: below that every write finds space.
+    /// Whether at least half of some pool's limit is in use. Below that, every write finds space.
     fn half_full(&self) -> bool {
         self.db().stats().pools.iter().any(|pool| 2 * (pool.segments - pool.segments_free) * pool.segment_bytes >= pool.max_bytes)
     }
@@ -192,7 +193,7 @@ impl Runner {
             }
             Op::PutRelaxed(space, key, value) => {
                 let options = WriteOptions::new().durability(Durability::Process);
-                // Nobody waits: it is pending when what comes next comes.
+                // Nobody waits for it, so it is still pending when the next step begins.
                 drop(ks(space).put_with(&key_bytes(*key), &value.bytes(), &options)?);
                 Ok(())
             }
@@ -383,7 +384,7 @@ impl Runner {
             same("a write under the old name is refused", &refused, &true)?;
             self.spaces[at] = self.db().open_keyspace(&name(at)).map_err(failed("open"))?.ok_or("a swapped keyspace is gone")?;
         }
-        // A snapshot goes by the keyspace, whatever its name.
+        // A snapshot refers to the keyspace, whatever its name is.
         self.snapshots.iter_mut().for_each(|(_, model)| model.swap(a, b));
         Ok(())
     }
