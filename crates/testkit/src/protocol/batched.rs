@@ -1,12 +1,23 @@
 //! The batched collector, and the sweep that lets tombstones go (ADR 0014).
 //!
-//! A batch, all in one section: *collect* what the index names (and what only a snapshot shows, and tombstones that must stay), *append* the copies, *fence*, *swing*
-//! the references that still name the sources. No latch is held; ancestors are not buried.
+//! A batch runs in one section, in four steps:
 //!
-//! Invariant, instead of the chain collector's reach: every entry that is not dead, nor the newest of its key, has a newer one that is not dead. It holds as long as no
-//! newest entry goes. Only a tombstone may: if the index has something newer for its key by then, or if a *sweep* has seen to it that nothing older is left. A
-//! sweep draws a stable version, and then marks everything that is older than what the index names, if that names anything (of keys with a tombstone up to that
-//! version; here: of all, for the code's filter may err). What is marked was superseded by something that is made durable first.
+//! 1. *Collect* the entries of the victim that the index names, those that only a snapshot shows, and the tombstones
+//!    that must stay.
+//! 2. *Append* their copies.
+//! 3. *Fence*.
+//! 4. *Swing* the references that still name the sources to the copies.
+//!
+//! It holds no latch and buries no ancestors.
+//!
+//! Invariant, in place of the chain collector's reach: every entry that is neither dead nor the newest of its key has a
+//! newer one that is not dead. It holds as long as no newest entry goes. Only a tombstone may go: if the index has
+//! something newer for its key by then, or if a *sweep* has ensured that nothing older is left.
+//!
+//! A sweep draws a stable version. Then it marks every value up to that version that is older than what the index names
+//! for its key, or for whose key the index names nothing. The code does this for keys with a tombstone up to that
+//! version only. The model does it for all keys, because the code's filter may err. Whatever is marked was superseded
+//! by something that is made durable first.
 
 use super::bounds::{Bounds, Collector, Medium};
 use super::collector::{is_in_checkpoints, secure, version_of_copy};
@@ -27,7 +38,7 @@ fn saved(state: &State, place: Place, entry: &Entry) -> bool {
     state.snapshot.is_some_and(|snapshot| snapshot.saved[entry.key as usize] == Some(place))
 }
 
-/// Whether a tombstone of the victim must be moved.
+/// Whether a tombstone of the victim must be moved rather than dropped.
 fn must_stay(bounds: &Bounds, state: &State, entry: &Entry) -> bool {
     let newer = state.index[entry.key as usize].is_some();
     let swept = entry.version <= state.sweeper.retired || bounds.lacks(Flaw::TombstoneNotSwept);
@@ -35,7 +46,8 @@ fn must_stay(bounds: &Bounds, state: &State, entry: &Entry) -> bool {
     entry.alive() && !newer && !(swept && free_to_go)
 }
 
-/// Whether no index need be asked for what lies there: it was overwritten, or moved, in this life of the segment, and no snapshot shows it.
+/// Whether an entry is known to be garbage, so that the index need not be asked: it was overwritten or moved in this
+/// life of the segment, and no snapshot shows it.
 fn is_known_garbage(bounds: &Bounds, state: &State, place: Place) -> bool {
     match state.garbage[place.segment as usize][place.slot as usize] {
         0 => false,
@@ -43,7 +55,7 @@ fn is_known_garbage(bounds: &Bounds, state: &State, place: Place) -> bool {
     }
 }
 
-/// Looks through the victim.
+/// Looks through the victim for what must be copied.
 pub fn collect(bounds: &Bounds, state: &State, next: &mut Next) {
     let mut after = state.clone();
     for slot in 0..bounds.slots {
@@ -64,7 +76,7 @@ pub fn collect(bounds: &Bounds, state: &State, next: &mut Next) {
     next.push((Step::CollectLive { count }, after));
 }
 
-/// Writes the copies.
+/// Appends the copies.
 pub fn append(bounds: &Bounds, state: &State, next: &mut Next) {
     let mut after = state.clone();
     let mut count = 0;
@@ -82,7 +94,7 @@ pub fn append(bounds: &Bounds, state: &State, next: &mut Next) {
     next.push((Step::AppendCopies { count }, after));
 }
 
-/// The one fence of a batch.
+/// Takes the one fence of a batch.
 pub fn fence(bounds: &Bounds, state: &State, next: &mut Next) {
     let mut after = state.clone();
     for copy in state.collector.copies.into_iter().flatten() {
@@ -92,7 +104,7 @@ pub fn fence(bounds: &Bounds, state: &State, next: &mut Next) {
     next.push((Step::FenceCopies, after));
 }
 
-/// Swings the next reference.
+/// Swings the next reference to its copy, if the reference still names the source.
 pub fn swing(bounds: &Bounds, state: &State, slot: u8, next: &mut Next) {
     let mut after = state.clone();
     let left = (slot as usize..bounds.slots).find(|&slot| state.collector.copies[slot].is_some());
@@ -115,7 +127,7 @@ pub fn swing(bounds: &Bounds, state: &State, slot: u8, next: &mut Next) {
         after.note_garbage(at);
     } else {
         let mark = &mut after.media.entry_mut(copy).mark;
-        // With the sweep that does not wait: each of the two rules alone would do.
+        // This rule goes together with the wait of the sweep: either of the two alone would suffice.
         *mark = if *mark == Mark::Alive && !bounds.lacks(Flaw::SweepDoesNotWait) { Mark::Written } else { *mark };
         if saved(state, at, &entry)
             && !bounds.lacks(Flaw::FailedCopyNotRetained)
@@ -127,12 +139,12 @@ pub fn swing(bounds: &Bounds, state: &State, slot: u8, next: &mut Next) {
     next.push((Step::SwingReference { at, swung }, after));
 }
 
-/// The section ends.
+/// Ends the section.
 fn secure_later(after: State, next: &mut Next) {
     next.push((Step::FenceCopies, after));
 }
 
-/// What the sweeper may do next.
+/// Adds what the sweeper may do next.
 pub fn sweeps(bounds: &Bounds, state: &State, next: &mut Next) {
     if bounds.collector != Collector::Batched {
         return;
@@ -157,7 +169,7 @@ fn begin_sweep(bounds: &Bounds, state: &State, next: &mut Next) {
     next.push((Step::BeginSweep { version }, after));
 }
 
-/// Marks what is superseded in the next segment; at the end makes the marks durable.
+/// Marks superseded entries in the next segment. Behind the last segment, makes the marks durable.
 fn sweep(bounds: &Bounds, state: &State, segment: u8, next: &mut Next) {
     let mut after = state.clone();
     if segment as usize == bounds.segments {
@@ -175,7 +187,8 @@ fn sweep(bounds: &Bounds, state: &State, segment: u8, next: &mut Next) {
         let newer = match state.index[entry.key as usize] {
             None => true,
             Some(current) if current == place => false,
-            // The copy of a batch under way has the version of what the index names, and will be named itself.
+            // The copy of a batch under way has the version of the entry that the index names, and the index will name
+            // the copy.
             Some(current) => state.media.at(current).is_some_and(|other| other.version > entry.version) || blind,
         };
         counts && place.segment == segment && newer
@@ -195,8 +208,9 @@ fn sweep(bounds: &Bounds, state: &State, segment: u8, next: &mut Next) {
     next.push((Step::SweepSegment { segment, marked: places.len() as u8 }, after));
 }
 
-/// What the verification after a restart may find to be garbage. The code asks only for what was there when the store was opened; here it may ask for all that is not
-/// in the hands of a writer or collector.
+/// Adds what the verification after a restart may find to be garbage. The code asks only about entries that were there
+/// when the store was opened. The model may ask about every entry that is not in the hands of a writer or the
+/// collector.
 pub fn verification(bounds: &Bounds, state: &State, next: &mut Next) {
     if bounds.collector != Collector::Batched {
         return;

@@ -1,16 +1,16 @@
-//! How far an exploration goes.
+//! The limits of an exploration.
 
 use super::Flaw;
 
-/// Keys of the model.
+/// Number of keys of the model.
 pub const KEYS: usize = 2;
-/// Most segments.
+/// The most segments that a pool may have.
 pub const SEGMENTS: usize = 5;
-/// Most slots of a segment.
+/// The most slots that a segment may have.
 pub const SLOTS: usize = 2;
-/// Most writers.
+/// The most writers.
 pub const WRITERS: usize = 2;
-/// Most kinds of operations in one exploration.
+/// The most kinds of operations in one exploration.
 pub const OPS: usize = 5;
 
 /// How a write becomes durable.
@@ -18,7 +18,7 @@ pub const OPS: usize = 5;
 pub enum Medium {
     /// Persistent memory: flushed and fenced before it is installed.
     Fence,
-    /// Files: installed at once, durable and acknowledged with the next commit.
+    /// Files: a write is installed at once, and becomes durable and acknowledged with the next commit.
     Sync,
 }
 
@@ -27,7 +27,7 @@ pub enum Medium {
 pub enum Collector {
     /// One entry at a time under its key's latch, after its ancestors were buried (ADR 0011).
     Chain,
-    /// In batches, without latches; tombstones stay until a sweep has marked what they keep out (ADR 0014).
+    /// In batches, without latches. Tombstones stay until a sweep has marked what they keep out (ADR 0014).
     Batched,
 }
 
@@ -40,14 +40,14 @@ pub enum Op {
     Delete(u8),
     /// Writes a value that expires.
     Expiring(u8),
-    /// Writes both keys at once.
+    /// Puts both keys in one batch.
     Batch,
-    /// Deletes the first key and writes the other, at once.
+    /// Deletes the first key and puts the second, in one batch.
     Move,
 }
 
 impl Op {
-    /// The keys that it writes.
+    /// The keys that the operation writes.
     pub fn keys(self) -> &'static [u8] {
         match self {
             Op::Put(0) | Op::Delete(0) | Op::Expiring(0) => &[0],
@@ -57,10 +57,10 @@ impl Op {
     }
 }
 
-/// What there is and how often each thing may happen.
+/// What a store of the model has, and how often each event may happen.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// For reports.
+    /// Name of the bounds, for reports.
     pub name: &'static str,
     /// How writes become durable.
     pub medium: Medium,
@@ -68,25 +68,26 @@ pub struct Bounds {
     pub segments: usize,
     /// Entries that a segment holds.
     pub slots: usize,
-    /// 1, or 2: each writer has segments of its own.
+    /// 1, or 2: each writer fills segments of its own.
     pub shards: usize,
-    /// Threads that write.
+    /// Number of writers.
     pub writers: usize,
-    /// Operations, each with how often it may be done; in any order, by any writer.
+    /// The operations, each with how often it may be done; in any order, by any writer.
     pub ops: Vec<(Op, u8)>,
-    /// Who empties victims.
+    /// How victims are emptied.
     pub collector: Collector,
-    /// Victims.
+    /// Collected victims.
     pub collections: u8,
-    /// Sweeps of what tombstones keep out ([`Collector::Batched`]).
+    /// Sweeps of what tombstones keep out (only with [`Collector::Batched`]).
     pub sweeps: u8,
-    /// Checkpoints.
+    /// Checkpoints taken.
     pub checkpoints: u8,
     /// Checkpoints thrown away.
     pub drops: u8,
-    /// Failures of the power from which the exploration goes on. (In every state it is also tried what a recovery would find.)
+    /// Power failures from which the exploration goes on. (In every state it also checks what recovery would find after
+    /// one.)
     pub failures: u8,
-    /// Deaths of the process only.
+    /// Deaths of the process alone.
     pub kills: u8,
     /// Clean closes.
     pub closes: u8,
@@ -94,14 +95,14 @@ pub struct Bounds {
     pub snapshots: u8,
     /// Lookups that keep a reference for a while.
     pub reads: u8,
-    /// Whether copies get a higher version, as those of entries that are too old for their new segment do (ADR 0024).
+    /// Whether copies get a higher version, as copies of entries do that are too old for their new segment (ADR 0024).
     pub raises: bool,
-    /// The rule that is taken out.
+    /// The rule that is taken out, if any.
     pub flaw: Option<Flaw>,
 }
 
 impl Bounds {
-    /// Nothing but writers; the rest is added field by field.
+    /// Bounds for writers only; callers add the rest field by field.
     pub fn new(name: &'static str, medium: Medium, ops: &[(Op, u8)]) -> Bounds {
         assert!(ops.len() <= OPS, "at most {OPS} kinds of operations");
         Bounds {
@@ -127,12 +128,12 @@ impl Bounds {
         }
     }
 
-    /// The same with a rule taken out.
+    /// These bounds with a rule taken out.
     pub fn with(&self, flaw: Flaw) -> Bounds {
         Bounds { flaw: Some(flaw), ..self.clone() }
     }
 
-    /// Whether this rule is missing.
+    /// Whether the rule of `flaw` is taken out.
     pub fn lacks(&self, flaw: Flaw) -> bool {
         self.flaw == Some(flaw)
     }

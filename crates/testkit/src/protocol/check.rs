@@ -1,11 +1,16 @@
-//! What must hold.
+//! The properties that must hold.
 //!
-//! * *Acknowledged writes are there*: whatever a failure leaves, each key has its newest acknowledged write or a later one.
-//! * *Nothing comes back*: so it never has an older one, and an expired value that somebody was told is gone stays gone.
+//! * *Acknowledged writes are there*: whatever a failure leaves, each key has its newest acknowledged write or a later
+//!   one.
+//! * *Nothing comes back*: for the same reason a key never has an older write. An expired value stays gone once a
+//!   reader was told that it is.
 //! * *Batches are whole or absent.*
-//! * *Index and recovery agree* on the newest entry of a key whenever no writer is in its section.
-//! * *References hold*: the index never names a free or reused slot, nor does a snapshot or a reader, and they find the value that they must.
-//! * *Chains hold*: every entry that is not dead, not a tombstone and not the newest of its key is linked to by one that is not dead.
+//! * *Index and recovery agree* on what each key shows, whenever no writer is in its section and no collector moves
+//!   entries.
+//! * *References hold*: neither the index nor a snapshot nor a reader names a free or reused slot, and each finds the
+//!   value that it must find.
+//! * *Chains hold*: every entry that is not dead, not a tombstone and not the newest of its key is linked to by one
+//!   that is not dead.
 
 use super::bounds::{Bounds, KEYS};
 use super::media::{Entry, Kind, Media, Place};
@@ -14,20 +19,20 @@ use super::state::{Phase, State, Unsettled};
 use super::step::Step;
 use super::writer::has_expired;
 
-/// A property that does not hold, and, if it takes a failure to see, which.
+/// A property that does not hold: the power failure that reveals it, if one is needed, and a description.
 pub type Broken = (Option<Step>, String);
 
 fn name(key: usize) -> char {
     char::from(b'a' + key as u8)
 }
 
-/// The entry that an index names, if it is really this key's.
+/// The entry at the place that the index names for `key`; an error if no entry of that key lies there.
 fn named(media: &Media, key: usize, place: Place) -> Result<&Entry, String> {
     let entry = media.at(place).filter(|entry| entry.key as usize == key);
     entry.ok_or_else(|| format!("the index names {place} for {}, where no entry of that key lies", name(key)))
 }
 
-/// While the store runs.
+/// Checks a state of a running store.
 pub fn running(bounds: &Bounds, state: &State) -> Result<(), String> {
     if state.phase != Phase::Running {
         return Ok(());
@@ -62,7 +67,7 @@ fn snapshot(state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// What a key shows: nothing if what the index names has expired.
+/// The value that a key shows; none if the entry that the index names has expired.
 fn shown(bounds: &Bounds, state: &State, media: &Media, place: Option<Place>) -> Option<u8> {
     let entry = place.and_then(|place| media.at(place))?;
     (entry.kind != Kind::Expiring || !has_expired(state, bounds)).then_some(entry.value)
@@ -79,7 +84,7 @@ fn agreement(bounds: &Bounds, state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// The chain of each key.
+/// Checks the chain of each key.
 pub fn chains(state: &State) -> Result<(), String> {
     let media = &state.media;
     for (place, entry) in media.entries().filter(|(_, entry)| entry.alive() && entry.kind == Kind::Put) {
@@ -93,7 +98,7 @@ pub fn chains(state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether what recovery finds in an image keeps the promises.
+/// Checks that what recovery finds in an image keeps the promises.
 pub fn image(bounds: &Bounds, state: &State, media: Media, wall: bool) -> Result<(), String> {
     let (media, index) = recover(bounds, media);
     let after = State { wall, ..state.clone() };
@@ -128,7 +133,7 @@ fn keeps_promise(state: &State, key: usize, found: Option<u8>) -> Result<(), Str
     Err(format!("recovery finds {found} for {}; acknowledged was {wanted}, later writes {:?}", name(key), promise.later))
 }
 
-/// For each batch that was not acknowledged: whether it can be that all of it, or nothing, happened.
+/// Checks each batch that was not acknowledged: either all of it or nothing of it can have happened.
 fn batches(bounds: &Bounds, state: &State, index: &[Option<Place>; KEYS]) -> Result<(), String> {
     let all = state.promises.iter().flat_map(|promise| &promise.later).filter(|write| write.batch != 0).map(|write| write.batch);
     for batch in all {
@@ -146,20 +151,21 @@ fn batches(bounds: &Bounds, state: &State, index: &[Option<Place>; KEYS]) -> Res
     Ok(())
 }
 
-/// Whether the batch's write of a key may have happened, and may not have happened.
+/// Whether the batch's write of a key may have happened, and whether it may not have; `None` if the batch did not write
+/// it.
 fn member(bounds: &Bounds, state: &State, index: &[Option<Place>; KEYS], batch: u8, key: usize) -> Option<(bool, bool)> {
     let promise = &state.promises[key];
     let at = promise.later.iter().position(|write| write.batch == batch)?;
     match shown(bounds, state, &state.media, index[key]) {
         Some(value) => {
-            // A later write of this key hides whether the batch's was there before.
+            // A later write of this key hides whether the write of the batch was there before.
             let found = promise.later.iter().position(|write| write.value == value);
             Some((found.is_some_and(|found| found >= at), found != Some(at)))
         }
         None => {
             let deletes = |kind: Kind| kind != Kind::Put;
             let there = promise.later[at..].iter().any(|write| deletes(write.kind));
-            // Something else must be the reason then.
+            // If the batch did not happen, something else must have made the key absent.
             let others = |write: &Unsettled| write.batch != batch && deletes(write.kind);
             let absent = promise.value.is_none() || promise.expiring || promise.later.iter().any(others);
             Some((there, absent))

@@ -1,4 +1,4 @@
-//! The checkpointer: capture, draw, copy, secure, publish; and throwing a checkpoint away.
+//! The checkpointer: captures, draws a version, copies, secures and publishes; and discards a checkpoint.
 
 use super::bounds::{Bounds, KEYS, SEGMENTS, SLOTS};
 use super::flaw::Flaw;
@@ -7,7 +7,7 @@ use super::state::{CheckpointerAt, CollectorAt, IDLE_CHECKPOINTER, Phase, State,
 use super::step::Step;
 use super::writer::Next;
 
-/// What the checkpointer may do next.
+/// Adds what the checkpointer may do next.
 pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
     match state.checkpointer.at {
         CheckpointerAt::Idle => {
@@ -42,12 +42,13 @@ pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
     }
 }
 
-/// Generations of the segments in use; 0 of the others.
+/// Generations of the segments in use; 0 for the others.
 fn generations(media: &Media) -> [u8; SEGMENTS] {
     media.segments.map(|segment| if segment.in_use { segment.generation } else { 0 })
 }
 
-/// Full segments, the victim of a pass in progress too: all in it is installed.
+/// The covered segments: those that are full. The victim of a pass in progress counts, because everything in it is
+/// installed.
 fn covered(bounds: &Bounds, state: &State) -> [Option<(u8, u8)>; SEGMENTS] {
     std::array::from_fn(|number| {
         let segment = &state.media.segments[number];
@@ -57,7 +58,7 @@ fn covered(bounds: &Bounds, state: &State) -> [Option<(u8, u8)>; SEGMENTS] {
     })
 }
 
-/// Closes the collector's segments, makes all durable, seals what is full: that is covered.
+/// Closes the collector's segments, makes everything durable and seals the full segments: these are covered.
 fn capture(bounds: &Bounds, state: &State, next: &mut Next) {
     if state.budget.checkpoints == 0 || !state.writers_idle() || state.collector_moves() {
         return;
@@ -113,7 +114,8 @@ fn throw_away(state: &State, next: &mut Next) {
     }
 }
 
-/// A clean close: everything is durable, a checkpoint covers every segment up to its tail, then the flag is set.
+/// Closes the store cleanly: everything becomes durable, a checkpoint covers every segment up to its tail, and then the
+/// clean flag is set.
 pub fn close(state: &State, next: &mut Next) {
     let idle = state.collector.at == CollectorAt::Idle
         && state.sweeper.at == SweeperAt::Idle

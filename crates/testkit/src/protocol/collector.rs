@@ -1,4 +1,4 @@
-//! The collector: settle, bury, move, secure, free.
+//! The collector: settles, buries, moves, secures and frees.
 
 use super::batched;
 use super::bounds::{Bounds, Collector, Medium};
@@ -8,7 +8,7 @@ use super::state::{CollectorAt, IDLE_COLLECTOR, State};
 use super::step::Step;
 use super::writer::{Next, has_expired};
 
-/// What the collector may do next.
+/// Adds what the collector may do next.
 pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
     match state.collector.at {
         CollectorAt::Idle => choose(bounds, state, next),
@@ -17,7 +17,7 @@ pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
         CollectorAt::Marked => {
             let mut after = state.clone();
             after.media.sync_marks();
-            // With marks left, the next: a flaw marks them one by one.
+            // If marks are left, the next one follows: a flaw marks ancestors one by one.
             after.collector.at = if state.collector.marks.is_empty() { CollectorAt::Moving(0) } else { CollectorAt::Settled };
             next.push((Step::Barrier, after));
         }
@@ -32,7 +32,8 @@ pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
     }
 }
 
-/// Whether no checkpoint that could be loaded is older than a version.
+/// Whether no checkpoint that could be loaded is older than `version`. `ignoring` takes out the rule for published
+/// checkpoints.
 pub fn is_in_checkpoints(bounds: &Bounds, state: &State, version: u8, ignoring: Flaw) -> bool {
     let published = [state.media.checkpoint.as_ref(), state.media.visible_checkpoint()];
     let published = published.into_iter().flatten().all(|checkpoint| checkpoint.version >= version) || bounds.lacks(ignoring);
@@ -61,8 +62,9 @@ fn choose(bounds: &Bounds, state: &State, next: &mut Next) {
     }
 }
 
-/// Makes everything durable. On persistent memory a commit flushes nothing: who writes, copies or marks also fences. (Of the chain collector's fences
-/// only the barrier is a step.)
+/// Makes everything durable, except with the batched collector on persistent memory: there a commit flushes nothing,
+/// because every party that writes, copies or marks also fences. (Of the chain collector's fences only the barrier is a
+/// step of its own.)
 fn commit(bounds: &Bounds, state: &mut State) {
     if bounds.medium == Medium::Sync || bounds.collector == Collector::Chain {
         state.commit();
@@ -95,7 +97,8 @@ fn settle(bounds: &Bounds, state: &State, next: &mut Next) {
     next.push((Step::Settle, after));
 }
 
-/// Ancestors of entries of the victim, but for those that they lead to directly within it; newest first within each chain.
+/// The ancestors of the victim's entries, newest first within each chain. An entry whose parent lies in the victim adds
+/// none, because the walk from that parent finds the rest.
 pub fn ancestors_to_bury(bounds: &Bounds, media: &Media, victim: u8, pass_dead: bool) -> Vec<Place> {
     let mut marks = Vec::new();
     for entry in media.segments[victim as usize].slots.iter().flatten().filter(|entry| entry.alive()) {
@@ -108,7 +111,7 @@ pub fn ancestors_to_bury(bounds: &Bounds, media: &Media, victim: u8, pass_dead: 
             continue;
         }
         let ancestors = media.ancestors(entry, pass_dead);
-        // The next is a start of its own.
+        // The parent is a start of its own.
         if ancestors.first().is_some_and(|place| place.segment == victim) {
             continue;
         }
@@ -121,7 +124,7 @@ pub fn ancestors_to_bury(bounds: &Bounds, media: &Media, victim: u8, pass_dead: 
     marks
 }
 
-/// Marks all ancestors, in no particular order; with a flaw one at a time.
+/// Marks all ancestors in one step, in no particular order; a flaw marks them one by one.
 fn bury(bounds: &Bounds, state: &State, next: &mut Next) {
     let mut after = state.clone();
     let Some(&at) = state.collector.marks.first() else {
@@ -136,7 +139,7 @@ fn bury(bounds: &Bounds, state: &State, next: &mut Next) {
     next.push((Step::MarkAncestors { at, count: count as u8 }, after));
 }
 
-/// Moves the first entry from `slot` on that somebody needs.
+/// Moves the first entry from `slot` on that the index or a snapshot names.
 fn relocate(bounds: &Bounds, state: &State, slot: u8, next: &mut Next) {
     let victim = state.collector.victim;
     let segment = &state.media.segments[victim as usize];
@@ -177,7 +180,8 @@ fn drop_expired(bounds: &Bounds, state: &State, slot: u8, at: Place, entry: &Ent
     }
 }
 
-/// The version of a copy: its source's, or, unless that is a tombstone, a higher one, up to which everything was installed when the pass began, and which every snapshot shows.
+/// The version of a copy. A tombstone keeps its version. Other copies get at least `collector.least`: everything up to
+/// that version was installed when the pass began, and every snapshot shows it.
 pub fn version_of_copy(bounds: &Bounds, state: &State, entry: &Entry) -> u8 {
     if entry.kind == Kind::Delete && !bounds.lacks(Flaw::RaisedTombstone) {
         return entry.version;
@@ -242,7 +246,7 @@ fn copy_for_snapshot(bounds: &Bounds, state: &State, slot: u8, from: Place, entr
     next.push((Step::MoveForSnapshot { from, to }, after));
 }
 
-/// Makes the copies durable.
+/// Makes the copies durable before the victim is freed.
 pub fn secure(bounds: &Bounds, state: &State, next: &mut Next) {
     let mut after = state.clone();
     if bounds.lacks(Flaw::FreedEarly) || bounds.lacks(Flaw::CoveringNotDurable) {
@@ -256,7 +260,8 @@ pub fn secure(bounds: &Bounds, state: &State, next: &mut Next) {
     }
 }
 
-/// The descriptor says free at once; opened again is the segment when nobody can hold a reference into it.
+/// Frees the victim. The descriptor becomes free at once; the segment is opened again only when nobody can hold a
+/// reference into it.
 fn free(bounds: &Bounds, state: &State, next: &mut Next) {
     let victim = state.collector.victim;
     let mut after = state.clone();
@@ -269,7 +274,7 @@ fn free(bounds: &Bounds, state: &State, next: &mut Next) {
     next.push((Step::Free { victim }, after));
 }
 
-/// Readers and writers that might hold a reference have left.
+/// Ends the grace period once all readers and writers that might hold a reference have left.
 pub fn grace(bounds: &Bounds, state: &State, next: &mut Next) {
     let retiring = |segment: &Segment| segment.retiring;
     let quiet = state.reader.is_none() && state.quiet();

@@ -1,4 +1,4 @@
-//! What a failure of the power and a death of the process leave.
+//! What a power failure and a death of the process leave.
 
 use super::bounds::{Bounds, KEYS};
 use super::media::{Mark, Media};
@@ -6,7 +6,7 @@ use super::state::{Phase, State};
 use super::step::Step;
 use super::writer::Next;
 
-/// One thing that may be lost.
+/// One thing that a power failure may lose: an entry, or the mark of an entry, by segment and slot.
 enum Loose {
     Entry(usize, usize),
     Mark(usize, usize),
@@ -28,7 +28,7 @@ fn loose(media: &Media) -> Vec<Loose> {
     all
 }
 
-/// What is left if only the things in `kept` survive.
+/// The media if only the things in `kept` survive, one bit for each.
 fn survivors(media: &Media, loose: &[Loose], kept: u16) -> Media {
     let mut left = media.clone();
     for (bit, thing) in loose.iter().enumerate() {
@@ -52,7 +52,8 @@ fn survivors(media: &Media, loose: &[Loose], kept: u16) -> Media {
     left
 }
 
-/// Everything that a failure of the power may leave, with the step that says so.
+/// Everything that a power failure may leave: the step that describes it, the media, and whether the clock still shows
+/// the time of expiry.
 pub fn images(state: &State) -> Vec<(Step, Media, bool)> {
     let loose = loose(&state.media);
     let mut images = Vec::new();
@@ -74,7 +75,7 @@ pub fn images(state: &State) -> Vec<(Step, Media, bool)> {
     images
 }
 
-/// Failures and deaths.
+/// Adds power failures and deaths of the process.
 pub fn steps(_: &Bounds, state: &State, next: &mut Next) {
     if state.budget.failures > 0 {
         for (step, media, wall) in images(state) {

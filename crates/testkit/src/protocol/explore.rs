@@ -1,6 +1,7 @@
-//! The walk over all states, breadth first, so that the trace of a violation is a shortest one.
+//! Walks all states breadth first, so that the trace of a violation is a shortest one.
 //!
-//! Visited states are kept as 128-bit hashes: two states fall together with a chance of about 10^-24 for the numbers of states at hand.
+//! Visited states are kept as 128-bit hashes. For the numbers of states at hand, two states collide with a probability
+//! of about 10^-24.
 
 use super::bounds::{Bounds, Collector};
 use super::check;
@@ -12,38 +13,38 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// More states than this do not fit into memory.
+/// The most states that an exploration may have; more do not fit into memory.
 const LIMIT: usize = 30_000_000;
 
-/// What an exploration did.
+/// The figures of an exploration.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Different states.
     pub states: usize,
-    /// Steps taken.
+    /// Step transitions taken.
     pub steps: usize,
-    /// Images of failures that were recovered and judged.
+    /// Images of power failures that were recovered and judged.
     pub images: usize,
-    /// The longest way from the beginning.
+    /// Steps on the longest path from the first state, by shortest paths.
     pub depth: usize,
-    /// How often each kind of step was taken.
+    /// How often each kind of step was taken, in the order of [`KINDS`].
     pub taken: Vec<u64>,
     /// Recoveries that marked members of unfinished batches dead.
     pub batches_dropped: u64,
-    /// Recoveries that repaired a chain.
+    /// Recoveries that marked entries dead because their chain was cut or a pass was interrupted.
     pub repairs: u64,
 }
 
-/// A property that does not hold, and how one gets there.
+/// A property that does not hold, and the trace to it.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// What is wrong.
     pub what: String,
-    /// The steps to it.
+    /// The steps that lead to it.
     pub steps: Vec<Step>,
-    /// States seen before it was found.
+    /// States found before it.
     pub states: usize,
-    /// The last state.
+    /// A description of the last state.
     pub last: String,
 }
 
@@ -57,7 +58,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Two hashes of the bytes that a state feeds.
+/// A hasher that keeps two hashes of the words that a state feeds.
 struct Wide(u64, u64);
 
 impl Hasher for Wide {
@@ -98,7 +99,7 @@ fn hash_of(thing: &impl Hash) -> u128 {
     u128::from(mix(wide.0) ^ wide.0 >> 29) << 64 | u128::from(mix(wide.1) ^ wide.1 >> 29)
 }
 
-/// Everything that may happen next.
+/// Adds everything that may happen next.
 pub fn successors(bounds: &Bounds, state: &State, next: &mut Next) {
     crash::steps(bounds, state, next);
     if state.phase != Phase::Running {
@@ -119,7 +120,7 @@ struct Explorer<'a> {
     bounds: &'a Bounds,
     seen: HashSet<u128>,
     judged: HashSet<u128>,
-    /// Where each state came from.
+    /// For each state, by number: the state before it, and the step between.
     came_from: Vec<(u32, Step)>,
     queue: VecDeque<(State, u32, u32)>,
     outcome: Outcome,
@@ -174,7 +175,7 @@ impl Explorer<'_> {
 
     fn judge(&mut self, state: &State, number: u32) -> Result<(), Box<Violation>> {
         check::running(self.bounds, state).map_err(|what| self.violation(state, number, None, what))?;
-        // The chains of a store with a rule taken out break long before somebody is hurt: there, only what hurts counts.
+        // In a store with a rule taken out, chains break long before a key is wrong. There, only wrong results count.
         if self.bounds.flaw.is_none() && self.bounds.collector == Collector::Chain && state.phase == Phase::Running {
             check::chains(state).map_err(|what| self.violation(state, number, None, what))?;
         }
@@ -201,7 +202,7 @@ impl Explorer<'_> {
     }
 }
 
-/// The media and the index of a state.
+/// Describes the media and the index of a state.
 fn describe(state: &State) -> String {
     let mut lines = String::from("  before that:\n");
     for (number, segment) in state.media.segments.iter().enumerate().filter(|(_, segment)| segment.generation > 0) {

@@ -1,117 +1,119 @@
-//! Rules of the protocol that can be taken out, to see that the explorer misses them.
+//! Rules of the protocol that can be taken out, to see that the explorer then finds a violation.
 
-/// One rule that is broken.
+/// One rule that is taken out; each variant describes what the parties then do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flaw {
-    /// Writers hold no latch between reading the old reference and installing the new one.
+    /// A writer holds no latch between reading the old reference and installing the new one.
     NoLatch,
     /// A copy gets a new version, and no latch keeps writers out meanwhile.
     CopyGetsNewVersion,
     /// A tombstone goes without its ancestors being marked dead.
     TombstoneNotBuried,
-    /// The collector moves without the latch, and a copy that came too late is left as it is.
+    /// The collector moves without the latch, and leaves a copy that came too late alive.
     FailedCopyLeft,
-    /// Of two entries of one version recovery takes the source, and does not mark the other dead.
+    /// Of two entries of one version, recovery takes the source and does not mark the other dead.
     DuplicateLeft,
     /// A copy has no link; recovery marks dead what is not current in the victims of interrupted passes.
     CopyWithoutLink,
-    /// Ancestors are marked newest first, and nothing says that a pass was interrupted.
+    /// Ancestors are marked newest first, and no flag records that a pass was interrupted.
     NewestFirst,
-    /// Interrupted passes are not finished by recovery.
+    /// Recovery does not finish interrupted passes.
     PassNotFinished,
-    /// Finishing an interrupted pass, recovery stops at a dead entry.
+    /// When recovery finishes an interrupted pass, its walk stops at a dead entry.
     WalkStopsInGap,
-    /// A tombstone goes while the published checkpoint is older.
+    /// A tombstone goes although the published checkpoint is older.
     TombstoneBeforeCheckpoint,
-    /// The same for a checkpoint that is being written.
+    /// A tombstone goes although a checkpoint that is being written is older.
     TombstoneDuringCheckpoint,
     /// An expired entry is dropped without its ancestors being marked dead.
     ExpiredNotBuried,
-    /// An expired entry is dropped while a checkpoint is older.
+    /// An expired entry is dropped although a checkpoint is older.
     ExpiredBeforeCheckpoint,
-    /// Only the machine's clock says what has expired.
+    /// Only the machine's clock decides what has expired.
     ClockRunsBack,
-    /// A copy gets the newest version that was given out, though what has it may not be installed yet.
+    /// A copy gets the newest version given out, although the entry with that version may not be installed yet.
     RaisedUnsettled,
     /// A copy gets a version that a snapshot does not show.
     RaisedPastSnapshot,
-    /// The copy of a tombstone gets a higher version, though what its key has nothing for may be the delete of a batch that comes to nothing.
+    /// The copy of a tombstone gets a higher version, although the key may be absent only because of a delete in a
+    /// batch that a crash undoes.
     RaisedTombstone,
-    /// Copies keep their batch tag, and batches are settled only before a segment is freed.
+    /// Copies keep their batch tag, and the settled version is raised only when a segment is freed.
     CopiesKeepTag,
     /// No settled version is persisted.
     SettledNotPersisted,
-    /// Dead members do not count when a batch is counted.
+    /// Recovery does not count dead members when it checks whether a batch is whole.
     DeadMembersNotCounted,
-    /// Generations are not checked when a checkpoint is loaded.
+    /// Generations are ignored when a checkpoint is loaded.
     GenerationsIgnored,
-    /// A free segment of the right generation passes for one in use.
+    /// Loading a checkpoint takes a free segment of the right generation for one in use.
     FreeSegmentsTrusted,
-    /// The covered segments are captured after the copy.
+    /// The covered segments are captured after the index is copied.
     CoveredAfterCopy,
-    /// Nobody waits for writers under way between capture and copy.
+    /// The checkpointer does not wait for writers under way between capture and copy.
     NoWaitBeforeCopy,
-    /// What the copy names is not made durable before it is published.
+    /// A checkpoint is published before everything that it names is durable.
     PublishedEarly,
-    /// The clean flag stays set.
+    /// The clean flag stays set after an opening.
     CleanFlagKept,
-    /// On equal versions the checkpoint wins over the scanned copy.
+    /// On equal versions the entry named by the checkpoint wins over the scanned copy.
     ScannedLoses,
-    /// Scanned entries up to the checkpoint's version are installed like any other.
+    /// Scanned entries up to the checkpoint's version are installed like any others.
     OldEntriesInstalled,
-    /// Scanned copies up to the checkpoint's version do not take part.
+    /// Scanned copies up to the checkpoint's version are ignored.
     OldCopiesIgnored,
-    /// Scanned tombstones up to the checkpoint's version do not take part.
+    /// Scanned tombstones up to the checkpoint's version are ignored.
     OldTombstonesIgnored,
     /// The victim of a pass in progress is not covered.
     VictimNotCovered,
-    /// The collector goes on filling segments that were open at the capture.
+    /// The collector continues to fill segments that were open at the capture.
     ColdSegmentsStayOpen,
-    /// A chain that lost a link is not repaired.
+    /// Recovery does not repair a chain that lost a link.
     ChainNotRepaired,
-    /// A member of an unfinished batch does not pass for a lost link.
+    /// Recovery takes a link to a member of an unfinished batch for intact.
     UnfinishedMemberPassesForLink,
     /// A put over a tombstone that is not durable does not link to it.
     TombstoneNotLinked,
-    /// Recovery answers from what it found without making it durable.
+    /// Recovery answers from what it found without making that durable.
     NotHardened,
     /// The victim is freed before its copies are durable.
     FreedEarly,
     /// The victim is freed while a reader holds a reference into it.
     NoGracePeriod,
-    /// What only a snapshot shows is not moved.
+    /// Entries that only a snapshot shows are not moved.
     SnapshotForgotten,
-    /// What only a snapshot shows is moved like any other entry, not born dead.
+    /// Entries that only a snapshot shows are moved like any others, not born dead.
     SnapshotCopyAlive,
-    /// Batched: a tombstone goes though no sweep has marked what it keeps out.
+    /// Batched: a tombstone goes although no sweep has marked what it keeps out.
     TombstoneNotSwept,
-    /// Batched: a sweep begins while a batch is under way, whose copies it may miss, and copies that came too late are left as they are.
+    /// Batched: a sweep begins while a batch is under way, whose copies it may miss; and copies that came too late are
+    /// left alive.
     SweepDoesNotWait,
-    /// Batched: a sweep marks what something superseded that is not durable.
+    /// Batched: a sweep marks entries whose superseding entry is not durable.
     SweptEarly,
     /// Batched: tombstones go before the marks of the sweep are durable.
     RetiredBeforeBarrier,
-    /// Batched: references are swung whatever they are by then.
+    /// Batched: a reference is swung even if it no longer names the source.
     SwungBlindly,
-    /// Batched: nothing makes the copies durable before their sources are freed.
+    /// Batched: the copies are not made durable before their sources are freed.
     BatchNotFenced,
-    /// Batched: a writer saves for a snapshot the place that it saw, though the entry was moved meanwhile.
+    /// Batched: a writer saves for a snapshot the place that it read, although the entry was moved since.
     RetainedAtSource,
     /// Batched: a copy that came too late is not handed to the snapshot that shows its source.
     FailedCopyNotRetained,
-    /// Batched: a tombstone that a sweep has made free goes though a checkpoint is older.
+    /// Batched: a swept tombstone goes although a checkpoint is older.
     SweptBeforeCheckpoint,
-    /// Batched: a sweep marks the copy of an entry that is still current.
+    /// Batched: a sweep marks the copy of an entry that is still current, before the index names the copy.
     CopyInFlightSwept,
-    /// Batched: a tombstone under a newer entry goes before that entry is durable.
+    /// Batched: a tombstone goes because of a newer entry of its key, before that entry is durable.
     CoveringNotDurable,
-    /// Batched: what was garbage in one life of a segment passes for it in the next.
+    /// Batched: garbage of one life of a segment is taken for garbage in the next life.
     GarbageOutlivesSegment,
-    /// Batched: what a snapshot shows passes for garbage once it was overwritten.
+    /// Batched: an entry that a snapshot shows is taken for garbage once it was overwritten.
     ShownPassesForGarbage,
-    /// Batched: the verification takes for garbage what a snapshot shows.
+    /// Batched: the verification takes an entry that a snapshot shows for garbage.
     VerificationForgetsSnapshots,
-    /// Batched: the verification takes for garbage what is on its way into the index.
+    /// Batched: the verification takes an entry for garbage that is on its way into the index.
     VerificationTakesNew,
 }
 

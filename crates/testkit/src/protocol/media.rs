@@ -1,9 +1,9 @@
-//! What lies on media: segments of entries, the settled version, the clock word, checkpoints, the clean flag.
+//! The content of the media: segments of entries, the settled version, the clock word, checkpoints, the clean flag.
 
 use super::bounds::{KEYS, SEGMENTS, SLOTS};
 use std::fmt;
 
-/// Where an entry lies, with the generation that its segment had.
+/// The place of an entry, with the generation that its segment had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Number of the segment.
@@ -20,50 +20,50 @@ impl fmt::Display for Place {
     }
 }
 
-/// What an entry says of its key.
+/// What an entry states about its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// It has this value.
+    /// The key has this value.
     Put,
-    /// It is absent.
+    /// The key is absent.
     Delete,
-    /// It has this value until the time comes.
+    /// The key has this value until the time of expiry comes.
     Expiring,
 }
 
-/// The dead mark.
+/// The state of an entry's DEAD mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mark {
     /// Not dead.
     Alive,
-    /// Marked; a failure of the power may undo it.
+    /// Marked; a power failure may undo the mark.
     Written,
-    /// Dead for good.
+    /// Marked durably.
     Dead,
 }
 
 /// One entry of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// Its key.
+    /// The key's number.
     pub key: u8,
     /// Its version.
     pub version: u8,
-    /// Which write it came from: copies keep it, whatever version they get.
+    /// The number of the write that it came from. Copies keep it, whatever version they get.
     pub value: u8,
-    /// What it says.
+    /// What it states about its key.
     pub kind: Kind,
-    /// The entry that it replaced, or was copied from.
+    /// The entry that it replaced or was copied from.
     pub parent: Option<Place>,
-    /// The collector wrote it (its segment is a cold one).
+    /// The collector wrote it, into a cold segment.
     pub copy: bool,
-    /// Members of its batch, 0 if it has no tag.
+    /// Number of members of its batch; 0 if it has no batch tag.
     pub batch: u8,
-    /// Which of them it is.
+    /// Its position in the batch, from 0.
     pub member: u8,
-    /// The dead mark.
+    /// The state of its DEAD mark.
     pub mark: Mark,
-    /// It survives a failure of the power.
+    /// It survives a power failure.
     pub durable: bool,
 }
 
@@ -82,21 +82,21 @@ impl Entry {
 /// One segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segment {
-    /// Its descriptor does not say free.
+    /// Its descriptor is not in the state free.
     pub in_use: bool,
-    /// Its descriptor does not say open.
+    /// Its descriptor is not in the state open.
     pub sealed: bool,
-    /// Who fills it: a writer, or the collector ([`COLD`]).
+    /// The shard that fills it: a writer's, or the collector's ([`COLD`]).
     pub shard: u8,
-    /// Its descriptor says that a pass over it has begun.
+    /// Its descriptor carries the *collecting* flag: a pass over it has begun.
     pub collecting: bool,
-    /// Not to be opened yet: somebody may hold a reference into it. Only in memory.
+    /// It must not be opened yet, because somebody may hold a reference into it. Only in memory.
     pub retiring: bool,
-    /// Its life.
+    /// Counts its lives.
     pub generation: u8,
-    /// Slots given out.
+    /// Number of slots given out.
     pub used: u8,
-    /// Its entries; `None` is a hole, or not reached yet.
+    /// Its entries. `None` is a hole or a slot that was not reached.
     pub slots: [Option<Entry>; SLOTS],
 }
 
@@ -106,30 +106,30 @@ pub const COLD: u8 = 2;
 /// A saved index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Checkpoint {
-    /// Everything up to this version is in it, or superseded.
+    /// Everything up to this version is in the checkpoint, or superseded.
     pub version: u8,
-    /// What each key had.
+    /// The place that the index named for each key.
     pub named: [Option<Place>; KEYS],
-    /// Generation of each segment that need not be scanned, and up to which slot.
+    /// For each covered segment, which need not be scanned: its generation, and the number of slots covered.
     pub covered: [Option<(u8, u8)>; SEGMENTS],
-    /// Generation of each segment that was in use when the copying ended; 0 of the others.
+    /// Generation of each segment that was in use when the copying ended; 0 for the others.
     pub table: [u8; SEGMENTS],
 }
 
-/// All of it.
+/// Everything on media.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Media {
-    /// The pool.
+    /// The segments of the pool.
     pub segments: [Segment; SEGMENTS],
-    /// Batches up to here are whole.
+    /// The settled version: batches up to it are whole.
     pub settled: u8,
-    /// The clock word says that the time has come.
+    /// The clock word shows that the time of expiry has come.
     pub clock: bool,
     /// The durable checkpoint.
     pub checkpoint: Option<Checkpoint>,
-    /// A renamed or unlinked one whose directory is not synced.
+    /// A checkpoint that was renamed into place, or the removal of one, while the directory is not synced.
     pub pending: Option<Option<Checkpoint>>,
-    /// Closed cleanly.
+    /// The clean flag.
     pub clean: bool,
 }
 
@@ -149,18 +149,18 @@ impl Media {
         Media { segments: [free; SEGMENTS], settled: 0, clock: false, checkpoint: None, pending: None, clean: false }
     }
 
-    /// The entry at a place, if its segment is in use in that life and there is one.
+    /// The entry at a place, if its segment is in use with that generation and the slot holds one.
     pub fn at(&self, place: Place) -> Option<&Entry> {
         if self.holds(place) { self.segments[place.segment as usize].slots[place.slot as usize].as_ref() } else { None }
     }
 
-    /// Whether the segment of a place is in use in that life.
+    /// Whether the segment of a place is in use with that generation.
     pub fn holds(&self, place: Place) -> bool {
         let segment = &self.segments[place.segment as usize];
         segment.in_use && segment.generation == place.generation
     }
 
-    /// The entry at a place that must hold one.
+    /// The entry at a place that must hold one, for changes.
     pub fn entry_mut(&mut self, place: Place) -> &mut Entry {
         self.segments[place.segment as usize].slots[place.slot as usize].as_mut().expect("an entry lies at this place")
     }
@@ -175,12 +175,13 @@ impl Media {
         })
     }
 
-    /// All entries of all segments, to change them.
+    /// All entries of segments in use, for changes.
     pub fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
         self.segments.iter_mut().filter(|segment| segment.in_use).flat_map(|segment| segment.slots.iter_mut().flatten())
     }
 
-    /// Takes a slot of an open segment of a shard, opening one if none has room; `None` if the pool is full.
+    /// Takes a slot of an open segment of a shard, and opens a segment if none has room. Returns `None` if the pool is
+    /// full.
     pub fn reserve(&mut self, shard: u8, segments: usize, slots: usize) -> Option<Place> {
         let all = &mut self.segments[..segments];
         let open = all.iter().position(|s| s.in_use && !s.sealed && s.shard == shard && (s.used as usize) < slots);
@@ -209,7 +210,7 @@ impl Media {
         self.segments[place.segment as usize].slots[place.slot as usize] = Some(entry);
     }
 
-    /// What lies at a place, in use or not, as long as nobody has opened its segment again.
+    /// The entry at a place, in use or not, as long as its segment was not opened again.
     pub fn remains(&self, place: Place) -> Option<&Entry> {
         let segment = &self.segments[place.segment as usize];
         segment.slots[place.slot as usize].as_ref().filter(|_| segment.generation == place.generation)
@@ -231,7 +232,8 @@ impl Media {
         self.pending.as_ref().unwrap_or(&self.checkpoint).as_ref()
     }
 
-    /// The entry behind an entry's link, if the link holds: a copy's source has its version or a lower one, any other parent a lower one.
+    /// The entry that an entry's link names, if the link holds. A copy's source has the same version or a lower one,
+    /// any other parent a lower one.
     fn parent(&self, entry: &Entry) -> Option<(Place, &Entry)> {
         let place = entry.parent?;
         let parent = self.at(place).filter(|parent| parent.key == entry.key)?;
@@ -239,7 +241,8 @@ impl Media {
         fits.then_some((place, parent))
     }
 
-    /// The ancestors of an entry, newest first: as long as links hold, and up to the first dead one unless the walk passes those too.
+    /// The ancestors of an entry, newest first, as long as links hold. The walk ends before the first dead one unless
+    /// `pass_dead` is set.
     pub fn ancestors(&self, entry: &Entry, pass_dead: bool) -> Vec<Place> {
         let mut passed = Vec::new();
         let mut next = self.parent(entry);

@@ -1,9 +1,10 @@
 //! Recovery: from media to an index.
 //!
-//! 1. *Harden*: what was found is made durable, before anything is concluded from it.
-//! 2. *Mark* dead: members of unfinished batches; for each entry of an open segment whose link names nothing, or such a member, all older
-//!    entries of its key; what interrupted passes of the collector would have marked.
-//! 3. *Sync* the marks. 4. *Open*: load the checkpoint, scan what it does not cover, accept writes.
+//! 1. *Harden*: make durable what was found, before anything is concluded from it.
+//! 2. *Mark* dead: members of unfinished batches; for each entry of an open segment whose link names nothing or such a
+//!    member, all older entries of its key; and what interrupted passes of the collector would have marked.
+//! 3. *Sync* the marks.
+//! 4. *Open*: load the checkpoint, scan what it does not cover, accept writes.
 
 use super::bounds::{Bounds, KEYS, SLOTS};
 use super::collector::ancestors_to_bury;
@@ -22,7 +23,7 @@ fn unfinished(bounds: &Bounds, media: &Media) -> Vec<Place> {
     media.entries().filter(|(_, entry)| entry.batch > 0 && missing(entry)).map(|(place, _)| place).collect()
 }
 
-/// Entries that are older than one whose link is broken.
+/// Entries that are older than an entry of the same key whose link is broken.
 fn cut_off(bounds: &Bounds, media: &Media, unfinished: &[Place]) -> Vec<Place> {
     let is_broken = |link: Place| {
         let empty = media.segments[link.segment as usize].slots[link.slot as usize].is_none();
@@ -41,10 +42,10 @@ fn cut_off(bounds: &Bounds, media: &Media, unfinished: &[Place]) -> Vec<Place> {
     cut
 }
 
-/// What a key has while an index is being built: a place, and whether it was loaded from the checkpoint.
+/// The candidate for a key while an index is built: its place, and whether it was loaded from the checkpoint.
 type Slot = Option<(Place, bool)>;
 
-/// The index that an opening makes of media on which everything is marked.
+/// The index that an opening builds from media on which all marks were made.
 fn index_of(bounds: &Bounds, media: &Media) -> [Option<Place>; KEYS] {
     let checkpoint = media.visible_checkpoint();
     let mut index: [Slot; KEYS] = [None; KEYS];
@@ -77,7 +78,7 @@ fn is_covered(bounds: &Bounds, media: &Media, checkpoint: &Checkpoint, place: Pl
     })
 }
 
-/// A scanned entry against what its key has.
+/// Lets a scanned entry compete with its key's candidate.
 fn compete(bounds: &Bounds, media: &Media, checkpoint: Option<&Checkpoint>, slot: &mut Slot, place: Place, entry: &Entry) {
     let old_news = checkpoint.is_some_and(|checkpoint| entry.version <= checkpoint.version);
     if old_news && !takes_part(bounds, entry) {
@@ -96,8 +97,9 @@ fn compete(bounds: &Bounds, media: &Media, checkpoint: Option<&Checkpoint>, slot
     }
 }
 
-/// Whether an entry that is not newer than the checkpoint, in a segment that it does not cover, takes part: copies do, for they were moved after the capture, and so do
-/// tombstones, for they may bury such a copy. Of all other entries the checkpoint knows better.
+/// Whether an entry takes part that is not newer than the checkpoint and lies in a segment that the checkpoint does not
+/// cover. Copies do, because they were moved after the capture. Tombstones do, because they may delete such a copy.
+/// About all other entries the checkpoint knows better.
 fn takes_part(bounds: &Bounds, entry: &Entry) -> bool {
     match entry.kind {
         _ if bounds.lacks(Flaw::OldEntriesInstalled) => true,
@@ -107,7 +109,7 @@ fn takes_part(bounds: &Bounds, entry: &Entry) -> bool {
     }
 }
 
-/// Two entries of one version are a copy and its source, or copies of one source.
+/// Whether the new one of two entries of one version wins. They are a copy and its source, or copies of one source.
 fn wins_over_equal(bounds: &Bounds, new: (Place, &Entry), old: (Place, &Entry), loaded: bool) -> bool {
     let new_is_source = old.1.parent == Some(new.0);
     let new_is_copy = new.1.parent == Some(old.0);
@@ -123,7 +125,8 @@ fn wins_over_equal(bounds: &Bounds, new: (Place, &Entry), old: (Place, &Entry), 
     !new_is_source && (new_is_copy || loaded)
 }
 
-/// What interrupted passes would have marked: dead entries do not end this walk, for it may have been cut off anywhere.
+/// What interrupted passes would have marked. This walk passes dead entries, because an interrupted walk may have left
+/// gaps.
 fn unburied(bounds: &Bounds, media: &Media) -> Vec<Place> {
     let flagged = (0..media.segments.len() as u8).filter(|&number| {
         let segment = &media.segments[number as usize];
@@ -133,7 +136,7 @@ fn unburied(bounds: &Bounds, media: &Media) -> Vec<Place> {
     flagged.flat_map(|victim| ancestors_to_bury(bounds, media, victim, pass_dead)).collect()
 }
 
-/// With [`Flaw::CopyWithoutLink`]: the entries of interrupted victims that are not the current ones of their keys.
+/// With [`Flaw::CopyWithoutLink`]: entries of interrupted victims that are not the current ones of their keys.
 fn not_current(bounds: &Bounds, media: &Media) -> Vec<Place> {
     if !bounds.lacks(Flaw::CopyWithoutLink) {
         return Vec::new();
@@ -143,7 +146,7 @@ fn not_current(bounds: &Bounds, media: &Media) -> Vec<Place> {
     media.entries().filter(|&(at, entry)| flagged(at) && index[entry.key as usize] != Some(at)).map(|(at, _)| at).collect()
 }
 
-/// Marks what must be dead; how many members of unfinished batches, and others.
+/// Marks what must be dead. Returns how many members of unfinished batches it marked, and how many other entries.
 fn mark(bounds: &Bounds, media: &mut Media) -> (u8, u8) {
     if media.clean && media.visible_checkpoint().is_some() {
         return (0, 0);
@@ -173,7 +176,7 @@ fn harden(media: &mut Media) {
     }
 }
 
-/// The next step of an opening.
+/// Adds the next step of an opening.
 pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
     let mut after = state.clone();
     match state.phase {
@@ -202,7 +205,7 @@ pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
     }
 }
 
-/// The index that an undisturbed opening of these media would have, and the media then.
+/// The media after an opening that nothing disturbs, and the index that it builds.
 pub fn recover(bounds: &Bounds, mut media: Media) -> (Media, [Option<Place>; KEYS]) {
     harden(&mut media);
     mark(bounds, &mut media);
@@ -231,7 +234,7 @@ fn open(bounds: &Bounds, state: &mut State) {
     state.phase = Phase::Running;
 }
 
-/// One open segment of each kind goes on being filled behind its last entry; the others are sealed.
+/// Keeps one open segment of each shard, to be filled behind its last entry; seals the others.
 fn resume_segments(bounds: &Bounds, media: &mut Media) {
     let mut resumed = [false; COLD as usize + 1];
     for segment in media.segments.iter_mut().filter(|segment| segment.in_use && !segment.sealed) {

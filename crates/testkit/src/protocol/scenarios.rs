@@ -1,4 +1,4 @@
-//! Bounds that together reach every kind of step, and for each rule bounds in which its absence hurts.
+//! Bounds that together reach every kind of step; and for each rule, bounds in which its absence leads to a violation.
 
 use super::Flaw;
 use super::bounds::{Bounds, Collector, Medium, Op};
@@ -17,7 +17,7 @@ fn collect(medium: Medium) -> Bounds {
     Bounds { collections: 2, failures: 1, ..base("collect, fail, collect", medium, &[(A, 2), (DEL, 1)]) }
 }
 
-/// A chain of three, so that burying may be interrupted between two.
+/// A chain of three entries, so that burying may be interrupted between two.
 fn overwritten() -> Bounds {
     Bounds { segments: 5, collections: 2, failures: 1, ..base("overwritten twice", Fence, &[(A, 3), (DEL, 1)]) }
 }
@@ -43,7 +43,7 @@ fn checkpoint(medium: Medium) -> Bounds {
     Bounds { collections: 1, checkpoints: 1, failures: 1, ..base("a checkpoint", medium, &[(A, 2), (DEL, 1)]) }
 }
 
-/// A full segment may be younger than one that is not full.
+/// Here a full segment may be younger than one that is not full.
 fn shards() -> Bounds {
     let bounds = base("two shards and a checkpoint", Fence, &[(A, 1), (B, 1), (DEL, 1)]);
     Bounds { writers: 2, shards: 2, segments: 3, slots: 2, checkpoints: 1, ..bounds }
@@ -71,22 +71,22 @@ fn kill(collections: u8) -> Bounds {
     Bounds { kills: 1, failures: 1, collections, ..base("a kill", Sync, &[(A, 1), (B, 1), (DEL, 1)]) }
 }
 
-/// The same with the batched collector, and sweeps.
+/// The same bounds with the batched collector and a sweep.
 fn batched(bounds: Bounds) -> Bounds {
     Bounds { collector: Collector::Batched, sweeps: 1, ..bounds }
 }
 
-/// A tombstone that is moved, swept and dropped.
+/// A tombstone is moved, swept and dropped.
 fn swept(medium: Medium) -> Bounds {
     batched(Bounds { name: "collect, sweep, collect", collections: 2, failures: 1, ..collect(medium) })
 }
 
-/// A snapshot beside writers and a batch.
+/// A snapshot beside writers and batches of the collector.
 fn batched_readers() -> Bounds {
     Bounds { sweeps: 0, reads: 0, ..batched(Bounds { name: "a snapshot beside batches", ..readers() }) }
 }
 
-/// Segments that have several lives.
+/// Segments have several lives.
 fn lives() -> Bounds {
     batched(Bounds { sweeps: 0, collections: 3, segments: 3, ..base("several lives beside batches", Fence, &[(A, 3), (B, 1)]) })
 }
@@ -100,18 +100,18 @@ fn put_again() -> Bounds {
     batched(Bounds { name: "put again beside batches", ops: vec![(A, 2), (DEL, 1)], failures: 0, ..reborn() })
 }
 
-/// The same with copies of higher versions.
+/// The same bounds with copies of higher versions.
 fn raising(bounds: Bounds, name: &'static str) -> Bounds {
     Bounds { raises: true, name, ..bounds }
 }
 
-/// A tombstone, something above it, and a batch that deletes that and comes to nothing.
+/// A tombstone, a newer value, and a batch that deletes the value and may not complete.
 fn moved() -> Bounds {
     let bounds = base("old entries and a batch that deletes", Sync, &[(A, 2), (DEL, 1), (Op::Move, 1)]);
     batched(Bounds { raises: true, sweeps: 0, segments: 4, slots: 2, collections: 1, ..bounds })
 }
 
-/// What every test run has time for.
+/// Bounds with raised versions for which every test run has time.
 fn some_raising() -> Vec<Bounds> {
     vec![
         raising(collect(Fence), "old entries"),
@@ -150,7 +150,7 @@ fn all_batched() -> Vec<Bounds> {
     ]
 }
 
-/// What every test run has time for.
+/// All bounds for which every test run has time.
 pub fn reduced() -> Vec<Bounds> {
     vec![
         collect(Fence),
@@ -173,7 +173,7 @@ pub fn reduced() -> Vec<Bounds> {
     .collect()
 }
 
-/// What a machine does in a minute: the reduced ones with more of everything.
+/// What a machine explores in a minute: the reduced bounds, and wider ones.
 pub fn full() -> Vec<Bounds> {
     let mut all = reduced();
     all.extend(more_raising());
@@ -200,7 +200,7 @@ pub fn full() -> Vec<Bounds> {
     all
 }
 
-/// Bounds within which the absence of a rule hurts.
+/// Bounds in which taking out the rule of `flaw` leads to a violation.
 pub fn that_misses(flaw: Flaw) -> Bounds {
     let bounds = match flaw {
         Flaw::NoLatch => two_writers(),

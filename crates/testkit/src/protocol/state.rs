@@ -1,60 +1,61 @@
-//! A state: media, memory, promises, and what may still happen.
+//! A state: media, memory, promises, and which events may still happen.
 
 use super::bounds::{Bounds, KEYS, OPS, Op, SEGMENTS, SLOTS, WRITERS};
 use super::media::{Kind, Media, Place};
 
-/// Where a writer is.
+/// The point that a writer has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriterAt {
     /// Between operations.
     Idle,
-    /// It has its latches and knows what it replaces.
+    /// It holds its latches and knows what it replaces.
     Located,
     /// Its entries are in the log.
     Appended,
-    /// They are durable (persistent memory).
+    /// Its entries are durable (persistent memory).
     Persisted,
-    /// So many of its keys are installed.
+    /// This many of its keys are installed.
     Installed(u8),
 }
 
 /// One writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Writer {
-    /// Where it is.
+    /// The point that it has reached.
     pub at: WriterAt,
-    /// What it does.
+    /// Its operation.
     pub op: Op,
-    /// What its keys had.
+    /// For each key of the operation, what the index named at the beginning.
     pub old: [Option<Place>; KEYS],
-    /// What its entries link to.
+    /// For each key, what its entry links to.
     pub links: [Option<Place>; KEYS],
-    /// Its entries.
+    /// For each key, its new entry.
     pub new: [Option<Place>; KEYS],
 }
 
-/// Where the collector is.
+/// The point that the collector has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CollectorAt {
     /// Between victims.
     Idle,
-    /// It has chosen.
+    /// It has chosen a victim.
     Chosen,
-    /// Everything in the victim is installed, durable, and of whole batches, and its descriptor says that a pass has begun.
+    /// Everything in the victim is installed, durable and of whole batches, and with the chain collector its descriptor
+    /// carries the *collecting* flag.
     Settled,
-    /// The ancestors are marked, not durably.
+    /// The ancestors are marked, but not durably.
     Marked,
     /// It moves entries from this slot on.
     Moving(u8),
     /// It has appended a copy of the entry in this slot.
     Copied(u8, Place),
-    /// It knows what of the victim is live (batched).
+    /// It has determined what is live in the victim (batched).
     Collected,
-    /// The copies are written, not fenced.
+    /// The copies are written, but not fenced (batched).
     Appended,
-    /// It swings references from this slot on.
+    /// It swings references from this slot on (batched).
     Swinging(u8),
-    /// All are moved.
+    /// All entries are moved.
     Moved,
     /// The copies are durable.
     Secured,
@@ -63,71 +64,72 @@ pub enum CollectorAt {
 /// The collector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collector {
-    /// Where it is.
+    /// The point that it has reached.
     pub at: CollectorAt,
-    /// Its segment.
+    /// The victim's number.
     pub victim: u8,
-    /// The least version of its copies.
+    /// The lowest version that a raised copy gets; see [`Bounds::raises`].
     pub least: u8,
-    /// What it has still to mark.
+    /// The ancestors that are still to be marked.
     pub marks: Vec<Place>,
-    /// By slot: to be copied, and whether born dead (batched).
+    /// By slot: `Some` if the entry is to be copied, with whether the copy is born dead (batched).
     pub live: [Option<bool>; SLOTS],
-    /// By slot: the copy (batched).
+    /// By slot: the place of the copy (batched).
     pub copies: [Option<Place>; SLOTS],
 }
 
-/// Between victims.
+/// A collector between victims.
 pub const IDLE_COLLECTOR: Collector =
     Collector { at: CollectorAt::Idle, victim: 0, least: 0, marks: Vec::new(), live: [None; SLOTS], copies: [None; SLOTS] };
 
-/// Where the sweeper is.
+/// The point that the sweeper has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SweeperAt {
     /// Between sweeps.
     Idle,
-    /// It has its version, and goes through the segments from this one on.
+    /// It has drawn its version and sweeps from this segment on.
     Sweeping(u8),
 }
 
-/// Who marks what tombstones keep out, so that they may go.
+/// The sweeper marks entries that tombstones keep out, so that the tombstones may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sweeper {
-    /// Where it is.
+    /// The point that it has reached.
     pub at: SweeperAt,
-    /// The version of this sweep.
+    /// The stable version drawn by this sweep.
     pub version: u8,
-    /// The version of the last one that ended: of tombstones up to it nothing older is on media.
+    /// The version of the last sweep that ended. On media there is nothing older beneath a tombstone up to this
+    /// version.
     pub retired: u8,
 }
 
 const IDLE_SWEEPER: Sweeper = Sweeper { at: SweeperAt::Idle, version: 0, retired: 0 };
 
-/// Where the checkpointer is.
+/// The point that the checkpointer has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CheckpointerAt {
     /// Between checkpoints.
     Idle,
-    /// It knows the covered segments.
+    /// It has captured the covered segments.
     Captured,
-    /// It has its version; so many keys are copied.
+    /// It has drawn its version and copied this many keys.
     Copying(u8),
-    /// What it names is durable.
+    /// Everything that the checkpoint names is durable.
     Secured,
-    /// The new file has its name.
+    /// The new file has its name, or the old one was removed, but the directory is not synced.
     Published,
 }
 
 /// The checkpointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Checkpointer {
-    /// Where it is.
+    /// The point that it has reached.
     pub at: CheckpointerAt,
-    /// The version, 0 before it is drawn.
+    /// The checkpoint's version; 0 before it is drawn.
     pub version: u8,
-    /// What was copied so far.
+    /// What was copied so far, by key.
     pub named: [Option<Place>; KEYS],
-    /// What was captured.
+    /// The captured segments; see [`super::media::Checkpoint::covered`].
     pub covered: [Option<(u8, u8)>; SEGMENTS],
 }
 
@@ -136,22 +138,22 @@ pub struct Checkpointer {
 pub struct Snapshot {
     /// Its version.
     pub version: u8,
-    /// What it must show.
+    /// The value that it must show for each key.
     pub shows: [Option<u8>; KEYS],
-    /// Its side table.
+    /// Its side table: the places of overwritten entries that it shows.
     pub saved: [Option<Place>; KEYS],
 }
 
-/// How far an opening is.
+/// How far an opening has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// The store runs.
     Running,
-    /// Nothing was done yet.
+    /// Nothing has been done.
     Found,
     /// What was found is durable.
     Hardened,
-    /// What must be dead is marked.
+    /// Everything that must be dead is marked.
     Marked,
     /// The marks are durable.
     Synced,
@@ -160,31 +162,31 @@ pub enum Phase {
 /// A write that was not acknowledged as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unsettled {
-    /// Which write.
+    /// The number of the write.
     pub value: u8,
-    /// What it says.
+    /// What it states about its key.
     pub kind: Kind,
-    /// Its batch, by the first member's value; 0 for none.
+    /// Its batch, by the number of the batch's first write; 0 if it has none.
     pub batch: u8,
 }
 
 /// What was promised about a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
-    /// The newest acknowledged value.
+    /// The newest acknowledged value; `None` if the key is absent.
     pub value: Option<u8>,
-    /// It expires.
+    /// The value expires.
     pub expiring: bool,
-    /// Writes after that one, oldest first.
+    /// Writes after the acknowledged one, oldest first.
     pub later: Vec<Unsettled>,
 }
 
-/// What may still happen, by kind.
+/// How often each event may still happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// Each operation.
+    /// For each operation of [`Bounds::ops`].
     pub ops: [u8; OPS],
-    /// The rest as in [`Bounds`].
+    /// This and all others as in [`Bounds`].
     pub collections: u8,
     /// See [`Bounds`].
     pub sweeps: u8,
@@ -207,23 +209,24 @@ pub struct Budget {
 /// One state of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// On media.
+    /// The content of the media.
     pub media: Media,
-    /// Running, or how far an opening is.
+    /// Whether the store runs, or how far an opening has come.
     pub phase: Phase,
-    /// The index.
+    /// The index: the place of each key's current entry.
     pub index: [Option<Place>; KEYS],
-    /// Held latches.
+    /// The keys whose latch is held.
     pub latched: [bool; KEYS],
-    /// The last tombstone of each key, while it is not durable.
+    /// The last tombstone of each key, as long as it is not durable.
     pub tombstones: [Option<Place>; KEYS],
     /// The next version.
     pub next_version: u8,
-    /// The next write's name.
+    /// The number of the next write.
     pub next_value: u8,
-    /// Threads.
+    /// The writers.
     pub writers: [Writer; WRITERS],
-    /// By segment and slot: the generation in which what lies there is known to be garbage, 0 for none (batched; in memory only).
+    /// By segment and slot: the generation in which the entry there is known to be garbage, 0 for none (batched; in
+    /// memory only).
     pub garbage: [[u8; SLOTS]; SEGMENTS],
     /// The collector.
     pub collector: Collector,
@@ -231,24 +234,24 @@ pub struct State {
     pub sweeper: Sweeper,
     /// The checkpointer.
     pub checkpointer: Checkpointer,
-    /// The snapshot.
+    /// The snapshot, if one is held.
     pub snapshot: Option<Snapshot>,
-    /// A lookup that holds a reference, and the value that it must find there.
+    /// A lookup that holds a reference: the place, and the value that it must find there.
     pub reader: Option<(Place, u8)>,
-    /// The machine's clock says that the time has come.
+    /// The machine's clock shows that the time of expiry has come.
     pub wall: bool,
-    /// It did so once.
+    /// It has shown so at least once.
     pub time_came: bool,
-    /// Somebody was told that the expiring value is gone.
+    /// A reader was told that the expiring value is gone.
     pub expiry_seen: bool,
-    /// What was promised.
+    /// What was promised about each key.
     pub promises: [Promise; KEYS],
-    /// What may still happen.
+    /// How often each event may still happen.
     pub budget: Budget,
 }
 
 const IDLE_WRITER: Writer = Writer { at: WriterAt::Idle, op: Op::Batch, old: [None; KEYS], links: [None; KEYS], new: [None; KEYS] };
-/// Between checkpoints.
+/// A checkpointer between checkpoints.
 pub const IDLE_CHECKPOINTER: Checkpointer =
     Checkpointer { at: CheckpointerAt::Idle, version: 0, named: [None; KEYS], covered: [None; SEGMENTS] };
 
@@ -296,36 +299,36 @@ impl State {
         self.writers.iter().all(|writer| writer.at == WriterAt::Idle)
     }
 
-    /// Whether the collector holds a latch, or is in a section for its batch.
+    /// Whether the collector holds a latch, or is in the section of a batch.
     pub fn collector_moves(&self) -> bool {
         use CollectorAt::{Appended, Collected, Copied, Swinging};
         matches!(self.collector.at, Copied(..) | Collected | Appended | Swinging(_))
     }
 
-    /// Whether nobody is in a section: then a stable version can be drawn.
+    /// Whether nobody is in a section, so that a stable version can be drawn.
     pub fn quiet(&self) -> bool {
         self.writers_idle() && !self.collector_moves()
     }
 
-    /// Notes that what lies at a place is garbage.
+    /// Records that the entry at a place is garbage.
     pub fn note_garbage(&mut self, place: Place) {
         self.garbage[place.segment as usize][place.slot as usize] = place.generation;
     }
 
-    /// Draws a stable version. Only when nobody is in a section.
+    /// Draws a stable version. Must be called only when nobody is in a section.
     pub fn draw_stable(&mut self) -> u8 {
         self.next_version += 1;
         self.next_version - 1
     }
 
-    /// A commit: everything is durable, and what was written is acknowledged.
+    /// Commits: makes everything durable and acknowledges what was written.
     pub fn commit(&mut self) {
         self.media.sync();
         self.tombstones = [None; KEYS];
         self.promises.iter_mut().for_each(|promise| promise.keep(usize::MAX));
     }
 
-    /// Forgets all that is in memory only.
+    /// Loses everything that is only in memory.
     pub fn lose_memory(&mut self) {
         self.phase = Phase::Found;
         self.index = [None; KEYS];
@@ -344,14 +347,14 @@ impl State {
 }
 
 impl Writer {
-    /// Between operations.
+    /// Puts the writer between operations.
     pub fn reset(&mut self) {
         *self = IDLE_WRITER;
     }
 }
 
 impl Promise {
-    /// The first `count` later writes are acknowledged.
+    /// Acknowledges the first `count` later writes.
     pub fn keep(&mut self, count: usize) {
         let count = count.min(self.later.len());
         if let Some(last) = count.checked_sub(1).map(|at| self.later[at]) {

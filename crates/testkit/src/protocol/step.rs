@@ -1,10 +1,10 @@
-//! Steps, as a trace prints them.
+//! The steps, and how a trace prints them.
 
 use super::bounds::Op;
 use super::media::Place;
 use std::fmt;
 
-/// Defines the steps, the names of their kinds, and which kind a step is of.
+/// Defines the steps, the names of their kinds, and the kind of each step.
 macro_rules! steps {
     ($($name:ident $({ $($field:ident: $type:ty),* })?,)*) => {
         /// One step of one party.
@@ -19,11 +19,11 @@ macro_rules! steps {
             $($name,)*
         }
 
-        /// Kinds of steps; each must be taken somewhere.
+        /// The kinds of steps; explorations must take each of them somewhere.
         pub const KINDS: &[&str] = &[$(stringify!($name),)*];
 
         impl Step {
-            /// Its position in [`KINDS`].
+            /// The position of its kind in [`KINDS`].
             pub fn kind(&self) -> usize {
                 (match self {
                     $(Step::$name { .. } => Kind::$name,)*

@@ -1,4 +1,4 @@
-//! Writers, snapshots, readers and time.
+//! The steps of writers, snapshots, readers and time.
 
 use super::bounds::{Bounds, Collector, KEYS, Medium, Op};
 use super::flaw::Flaw;
@@ -6,15 +6,15 @@ use super::media::{Entry, Kind, Mark, Place};
 use super::state::{Snapshot, State, Unsettled, WriterAt};
 use super::step::Step;
 
-/// States that follow.
+/// The steps that may come next, each with the state that it leads to.
 pub type Next = Vec<(Step, State)>;
 
-/// Whether what expires has expired.
+/// Whether the time of expiry has come.
 pub fn has_expired(state: &State, bounds: &Bounds) -> bool {
     state.wall || (state.media.clock && !bounds.lacks(Flaw::ClockRunsBack))
 }
 
-/// What the writers may do next.
+/// Adds what the writers may do next.
 pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
     for number in 0..bounds.writers as u8 {
         match state.writers[number as usize].at {
@@ -37,7 +37,7 @@ fn begin(bounds: &Bounds, state: &State, number: u8, next: &mut Next) {
     let latching = !bounds.lacks(Flaw::NoLatch);
     for (at, &(op, _)) in bounds.ops.iter().enumerate() {
         let free = op.keys().iter().all(|&key| !latching || !state.latched[key as usize]);
-        // Deleting what is absent writes nothing.
+        // Deleting an absent key writes nothing.
         let vain = match op {
             Op::Delete(key) => state.index[key as usize].is_none(),
             Op::Move => state.index[0].is_none(),
@@ -107,7 +107,7 @@ fn persist(state: &State, number: u8, next: &mut Next) {
     next.push((Step::Persist { writer: number }, after));
 }
 
-/// Installs the next key, or, if all are, returns.
+/// Installs the next key; if all are installed, acknowledges the write.
 fn install(bounds: &Bounds, state: &State, number: u8, done: u8, next: &mut Next) {
     let writer = state.writers[number as usize];
     let mut after = state.clone();
@@ -116,7 +116,8 @@ fn install(bounds: &Bounds, state: &State, number: u8, done: u8, next: &mut Next
     };
     let new = writer.new[key as usize].expect("it was appended");
     let entry = *state.media.at(new).expect("its segment is open");
-    // What is there now, not what the writer saw: a collector without latches may have moved it meanwhile.
+    // Takes the current reference, not the one that the writer read: a collector without latches may have moved the
+    // entry since.
     let stale = bounds.lacks(Flaw::RetainedAtSource) || bounds.lacks(Flaw::NoLatch) || bounds.lacks(Flaw::CopyGetsNewVersion);
     let old = if stale { writer.old[key as usize] } else { state.index[key as usize] };
     retain(&mut after, key, old, entry.version);
@@ -143,7 +144,7 @@ fn acknowledge(bounds: &Bounds, mut after: State, number: u8, next: &mut Next) {
     next.push((Step::Acknowledge { writer: number }, after));
 }
 
-/// What was overwritten is garbage, unless it was saved for the snapshot.
+/// Records the overwritten entry as garbage, unless it was saved for the snapshot.
 fn note_garbage(bounds: &Bounds, state: &mut State, key: u8, old: Option<Place>) {
     let Some(old) = old.filter(|_| bounds.collector == Collector::Batched) else { return };
     let retained = state.snapshot.is_some_and(|snapshot| snapshot.saved[key as usize] == Some(old));
@@ -152,7 +153,7 @@ fn note_garbage(bounds: &Bounds, state: &mut State, key: u8, old: Option<Place>)
     }
 }
 
-/// The first overwrite saves the old reference for the snapshot.
+/// Saves the old reference for the snapshot, at the first overwrite.
 fn retain(state: &mut State, key: u8, old: Option<Place>, version: u8) {
     let (Some(snapshot), Some(old)) = (&mut state.snapshot, old) else { return };
     let shown = state.media.at(old).is_some_and(|entry| entry.version <= snapshot.version);
@@ -161,7 +162,7 @@ fn retain(state: &mut State, key: u8, old: Option<Place>, version: u8) {
     }
 }
 
-/// Snapshots and lookups.
+/// Adds the steps of snapshots and lookups.
 pub fn readers(bounds: &Bounds, state: &State, next: &mut Next) {
     if state.snapshot.is_some() {
         next.push((Step::ReleaseSnapshot, State { snapshot: None, ..state.clone() }));
@@ -191,7 +192,7 @@ pub fn readers(bounds: &Bounds, state: &State, next: &mut Next) {
     }
 }
 
-/// The clock.
+/// Adds the step of the clock.
 pub fn time(bounds: &Bounds, state: &State, next: &mut Next) {
     let expires = bounds.ops.iter().any(|(op, _)| matches!(op, Op::Expiring(_)));
     if expires && !state.wall && state.media.entries().any(|(_, entry)| entry.kind == Kind::Expiring) {
