@@ -1,7 +1,8 @@
-//! Counters, not clocks: what each operation costs the medium and the allocator.
+//! Counts what each operation costs the medium and the allocator; no test here measures time.
 //!
-//! Fences, flushed lines and syncs are counted from the recording of shadow pools; allocations by a counting global allocator, per thread, so that
-//! the test harness does not disturb. Operations that open a segment pay for that and are left out, but must be rare.
+//! Fences, flushed lines and syncs are counted in the recording of shadow pools. Allocations are counted by a global
+//! allocator, per thread, so that the test harness does not disturb. Operations that open a segment cost more; the
+//! tests leave them out, but they must be rare.
 
 use hither_engine::{Batch, Condition, KeyspaceHandle, Kind, Store, WriteOptions};
 use hither_pmem::shadow::What;
@@ -21,11 +22,12 @@ thread_local! {
 }
 
 fn count() {
-    // Late in a thread's life the cell is gone; nobody counts then.
+    // Late in a thread's life the cell is gone; then nothing is counted.
     let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
 }
 
-// SAFETY: everything is passed on to the system's allocator; counting allocates nothing (a const-initialised cell without destructor).
+// SAFETY: every call is passed on to the system's allocator. Counting allocates nothing, because the cell is
+// const-initialised and has no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -46,14 +48,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Where the segments of the histories' pools begin at the earliest.
+/// A lower bound of the offset at which the segments of the histories' pools begin.
 const DATA: u64 = 139_264;
 
 fn life(rules: Emulate) -> Life {
     Life::begin(&Config { rules, nodes: 1, shards: 1, max_segments: 200, seed: 1 })
 }
 
-/// The steps of one operation.
+/// The steps that one operation records.
 fn steps_of(life: &Life, operation: impl FnOnce(&Store)) -> Vec<Step> {
     let before = life.recorder.position();
     operation(&life.store);
@@ -66,7 +68,7 @@ struct Cost {
     syncs: usize,
     /// How often each line was flushed.
     flushed: BTreeMap<u64, usize>,
-    /// Lines that were stored to.
+    /// How often each line was stored to.
     stored: BTreeMap<u64, usize>,
     metadata: bool,
 }
@@ -91,12 +93,12 @@ fn cost(steps: &[Step]) -> Cost {
     cost
 }
 
-/// Exactly the lines that were stored to, each once, and one fence.
+/// Asserts one fence, and that exactly the lines stored to were flushed, each once.
 fn assert_one_fence_each_line_once(cost: &Cost, what: &str) {
     assert_eq!(cost.fences, 1, "{what}: {cost:?}");
     assert!(cost.flushed.values().all(|&times| times == 1), "{what} flushes a line twice: {cost:?}");
     let last = cost.stored.keys().next_back().copied();
-    // The padding of an entry is flushed without being stored to; at most it begins one more line.
+    // The padding of an entry is flushed without being stored to; it extends to at most one further line.
     let other = cost.flushed.keys().filter(|&line| !cost.stored.contains_key(line) && Some(*line) != last.map(|last| last + 1)).count();
     assert_eq!(other, 0, "{what} flushes other lines than it stored to: {cost:?}");
     assert!(cost.stored.keys().all(|line| cost.flushed.contains_key(line)), "{what} leaves a line unflushed: {cost:?}");
@@ -182,13 +184,13 @@ fn a_commit_group_costs_one_sync() {
     assert_eq!(group.syncs, 2, "{group:?}");
 }
 
-/// What the write of a value costs that takes so many segments, all of which are there.
+/// The cost of writing a value that takes `segments` segments, all of which exist already.
 fn cost_of_a_run(rules: Emulate, segments: usize) -> Cost {
     let life = life(rules);
     let keyspace = life.store.create_keyspace("k", Kind::Hash).unwrap();
     let segment = life.store.stats().pools[0].segment_bytes as usize;
     let value = vec![7; (segments - 1) * segment];
-    // So that the pool has grown, and segments have been used, some of them.
+    // Two large values, written and deleted, make the pool grow and use some of its segments before.
     for key in [b"1", b"2"] {
         write(&life.store, &keyspace, key, Some(&vec![7; 60 * segment]));
         write(&life.store, &keyspace, key, None);
@@ -199,7 +201,8 @@ fn cost_of_a_run(rules: Emulate, segments: usize) -> Cost {
     cost(&steps)
 }
 
-/// Regression: each segment of a run cost two syncs for its descriptor and one for its zeros: 544 for 40 MiB in segments of 64 KiB, while all clients waited.
+/// Regression: each segment of a run cost two syncs for its descriptor and one for its zeros. For 40 MiB in segments of
+/// 64 KiB that made 544 syncs, while all clients waited.
 #[test]
 fn a_long_run_costs_no_more_syncs_than_a_short_one() {
     for rules in [Emulate::File, Emulate::Adr] {
@@ -209,7 +212,7 @@ fn a_long_run_costs_no_more_syncs_than_a_short_one() {
     }
 }
 
-/// Bytes zeroed by the write that opens the first segment.
+/// Number of bytes zeroed by the write that opens the first segment.
 fn zeroed_ahead(rules: Emulate) -> usize {
     let life = life(rules);
     let keyspace = life.store.create_keyspace("k", Kind::Hash).unwrap();
@@ -219,7 +222,7 @@ fn zeroed_ahead(rules: Emulate) -> usize {
 
 #[test]
 fn a_log_on_files_writes_into_written_blocks_only() {
-    // A block that was only reserved costs a commit of the file system's journal at its first sync.
+    // The first sync of a block that was only reserved costs a commit of the file system's journal.
     let segment = life(Emulate::File).store.stats().pools[0].segment_bytes;
     assert_eq!(zeroed_ahead(Emulate::File) as u64, segment);
     assert_eq!(zeroed_ahead(Emulate::Adr), 0, "persistent memory has nothing to gain");

@@ -1,6 +1,7 @@
-//! `docs/format.md` against the code: every table that carries a marker, in both directions.
+//! Compares `docs/format.md` with the code: every table that carries a marker, in both directions.
 //!
-//! Tables of areas and records are compared with the constants; tables of bits with what the code writes, where it writes such words.
+//! Tables of areas and records are compared with the constants; tables of bits also with what the code writes, where it
+//! writes such words.
 
 #![forbid(unsafe_code)]
 
@@ -10,10 +11,10 @@ use hither_log::{address, crc};
 use hither_pmem::{CreateOptions, Descriptor, Pool, SegmentState, format_tables as tables};
 use std::collections::BTreeMap;
 
-/// A row's numbers.
+/// A row of a table: its name and its numbers.
 type Row = (String, Vec<u64>);
 
-/// All marked tables by their marker, such as `table: page0`.
+/// All marked tables, by their marker, such as `table: page0`.
 fn document() -> BTreeMap<String, Vec<Row>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
     let text = std::fs::read_to_string(path).unwrap();
@@ -150,14 +151,14 @@ fn field(word: u64, at: (u64, u64)) -> u64 {
     word >> at.0 & (u64::MAX >> (64 - at.1))
 }
 
-/// Offset and width from the document.
+/// Offset and width of a field in the document.
 fn place(marker: &str, name: &str) -> (u64, u64) {
     let rows = &document()[marker];
     let row = rows.iter().find(|row| row.0 == name).unwrap_or_else(|| panic!("{marker}: no {name}"));
     (row.1[0], row.1[1])
 }
 
-/// CRC-32C as everybody computes it: inverted at both ends.
+/// The usual CRC-32C, inverted at both ends.
 fn crc32c(parts: &[&[u8]]) -> u32 {
     !parts.iter().fold(!0, |state, part| crc::bytes(state, part))
 }
@@ -231,7 +232,8 @@ fn entries_are_written_as_documented() {
     let shortcut = ["leaf", "slot", "opening"].map(|name| field(words[5], place("bits: shortcut", name)));
     assert_eq!(shortcut, [0x8765_4321, 0x34, 0xBEEF], "then the shortcut");
     assert_eq!((field(words[6], place("bits: length", "key_bytes")), field(words[6], place("bits: length", "value_bytes"))), (5, 7));
-    // The checksum: header without its own bits, the other words, key, value; seeded with generation and place.
+    // The checksum covers the header without its own bits, the other words, key and value; generation and place are its
+    // seed.
     let seed = 0x1122_3344u32 ^ 0x5566_7788 ^ (4096 / 8);
     let state = crc::words(seed, &[&[words[0] & !0xffff_ffff], &words[1..]].concat());
     assert_eq!(field(words[0], place("bits: entry_word0", "checksum")), u64::from(crc::bytes(crc::bytes(state, b"a key"), b"a value")));

@@ -1,13 +1,16 @@
 //! Concurrent histories on few hot keys, across kills.
 //!
-//! A child process works on a store with several threads and writes the call and return of every operation to files of its own; it is
-//! killed with SIGKILL in the middle, again and again. On a shadow file (of persistent memory, or of a mapped file) the kill equals a power loss.
-//! The operations of all children and the final reads form one history per key, which must be linearizable: what returned before the kill holds
-//! after it, what was cut short happened before the kill or never (durable linearizability).
+//! A child process works on a store with several threads and writes the call and return of every operation to files of
+//! its own. It is killed with SIGKILL in the middle, again and again. On a shadow file (of persistent memory, or of a
+//! mapped file) the kill equals a power loss.
 //!
-//! A history that is too short, or in which nothing of a kind happened, fails: nothing could be wrong in it.
+//! The operations of all children and the final reads form one history per key, which must be linearizable. An
+//! operation that returned before the kill holds after it. One that was cut short happened before the kill or never
+//! (durable linearizability).
 //!
-//! The last tests plant a stale read and a lost write into good histories: the checker must find them.
+//! A history fails if it is too short or if some kind of operation never happened: it could not show a mistake.
+//!
+//! The last tests plant a stale read and a lost write into good histories; the checker must find them.
 //!
 //! `HITHER_LINEARIZABILITY_SECONDS` sets how long each medium is tried (default 3).
 
@@ -25,31 +28,32 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Hot keys of each kind of keyspace.
+/// Number of hot keys in each keyspace.
 const KEYS: u64 = 3;
 const THREADS: u64 = 4;
-/// Kills of each medium, however long they take.
+/// The fewest kills of each medium, however long they take.
 const KILLS: usize = 10;
-/// Complete operations for each kill, all kills together: a hundredth of what two shared processors do with every medium tried at once.
+/// The fewest complete operations per kill, over all kills together: a hundredth of what two shared processors do while
+/// every medium is tried at once.
 const OPERATIONS: usize = 10;
 
 fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// The bytes of a value; some have many lines, of which torn ones must not show.
+/// The bytes of a value. Some values span many lines, so that a torn one would show.
 fn bytes(value: u64) -> Vec<u8> {
     [&value.to_le_bytes()[..], &vec![value as u8; if value.is_multiple_of(4) { 500 } else { 0 }]].concat()
 }
 
-/// The content of a value that is whole.
+/// The number of a value, which must be whole.
 fn content(value: &[u8]) -> u64 {
     let number = u64::from_le_bytes(value[..8].try_into().expect("values have 8 bytes at least"));
     assert_eq!(value, bytes(number), "a torn value");
     number
 }
 
-/// One thread's operations on both keyspaces, each written down before and after.
+/// One thread, whose operations on both keyspaces are written down before and after each.
 struct Thread<'a> {
     store: &'a Store,
     keyspaces: &'a [KeyspaceHandle; 2],
@@ -115,7 +119,7 @@ impl Thread<'_> {
         }
     }
 
-    /// One `write` per line: the kernel has it, whatever happens to the process.
+    /// Writes each line by one `write`: the kernel then has it, whatever happens to the process.
     fn note(&mut self, what: u8, place: u64, action: Action) {
         let at = now();
         let text = |content: Content| content.map_or("-".to_owned(), |value| value.to_string());
@@ -163,14 +167,16 @@ fn parse_action(mut words: std::str::SplitAsciiWhitespace<'_>) -> Option<Action>
     })
 }
 
-/// Histories by place, from all threads' notes. Notes of round r that have no return were cut short by the kill at `kills[r]`.
+/// Histories by place, from all threads' notes. An operation of round r without a return was cut short by the kill at
+/// `kills[r]`.
 fn histories(dir: &Path, kills: &[Moment]) -> BTreeMap<u64, Vec<Operation>> {
     let mut histories: BTreeMap<u64, Vec<Operation>> = BTreeMap::new();
     for (round, kill) in kills.iter().enumerate() {
         for number in 0..THREADS {
             let text = std::fs::read_to_string(dir.join(format!("notes-{round:04}-{number}"))).unwrap_or_default();
             let mut called: Option<(u64, Operation)> = None;
-            // A kill may cut the last line: a call of which no more was written had not begun, a return is not known.
+            // A kill may cut off the last line. A call whose line is incomplete had not begun; a return whose line is
+            // incomplete is unknown.
             for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
                 let mut words = line.split_ascii_whitespace();
                 let (what, at, place) =
@@ -190,7 +196,7 @@ fn histories(dir: &Path, kills: &[Moment]) -> BTreeMap<u64, Vec<Operation>> {
     histories
 }
 
-/// What happened in the histories of a medium.
+/// How often each kind of event happened in the histories of a medium.
 #[derive(Clone, Copy, Debug, Default)]
 struct Happened {
     kills: usize,
@@ -212,13 +218,14 @@ impl Happened {
         }
     }
 
-    /// Whether mistakes of any kind could have shown.
+    /// Whether mistakes of every kind could have shown.
     fn is_enough(self) -> bool {
         self.complete >= OPERATIONS * self.kills && self.swapped > 0 && self.deleted > 0 && self.cut_short > 0
     }
 }
 
-/// Works and kills for a while, then reads everything once more. The history of every place, and what happened in all.
+/// Works and kills for a while, then reads everything once more. Returns the history of every place, and what happened
+/// in all of them.
 fn explore(setup: Setup, seconds: f64) -> (BTreeMap<u64, Vec<Operation>>, Happened) {
     let dir = shm();
     let (started, mut kills) = (Instant::now(), Vec::new());
@@ -282,7 +289,8 @@ fn across_kills_on_forced_dax() {
     if Path::new("/dev/shm").is_dir() {
         return is_linearizable(Setup::ForcedDax);
     }
-    // To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
+    // Written to standard output itself, because the prints of a passing test are not shown. The reader may be gone, so
+    // errors are ignored.
     let _ = writeln!(std::io::stdout(), "HITHER_COUNT skipped_without_shm 1");
 }
 
@@ -291,7 +299,7 @@ fn across_kills_with_a_cache_over_two_nodes() {
     is_linearizable(Setup::Cached);
 }
 
-/// Regression: histories in which nothing had happened were linearizable, and passed.
+/// Regression: histories in which nothing had happened were linearizable and passed.
 #[test]
 fn histories_in_which_too_little_happens_are_not_enough() {
     let operation = |complete, action| Operation { start: 0, end: 1, complete, action };
@@ -311,7 +319,7 @@ fn histories_in_which_too_little_happens_are_not_enough() {
     }
 }
 
-/// A history without kills, from threads of this process.
+/// A history without kills, made in this process.
 fn quiet_history(reads_lag: bool) -> Vec<Operation> {
     let options = hither_engine::Options { in_memory: true, ..Default::default() };
     let store = Store::open(options).unwrap();
@@ -324,7 +332,7 @@ fn quiet_history(reads_lag: bool) -> Vec<Operation> {
         history.push(Operation { start, end: now(), complete: true, action: Action::Write(Some(value)) });
         let start = now();
         let fresh = store.get_with(&ks, b"k", content).unwrap();
-        // The planted bug: one read in the middle answers from a cache that nobody invalidated.
+        // The planted bug: one read in the middle answers from a cache that was never invalidated.
         let seen = if reads_lag && value == 100 { shown } else { fresh };
         shown = fresh;
         history.push(Operation { start, end: now() + 1, complete: true, action: Action::Read(seen) });
@@ -338,7 +346,7 @@ fn a_planted_stale_read_is_caught() {
     assert!(check(None, &quiet_history(true)).is_err());
 }
 
-/// The planted bug: acknowledges what it did not make durable. On a shadow file the kill takes it.
+/// The planted bug acknowledges a write that is not durable. On a shadow file the kill loses it.
 #[test]
 fn a_planted_lost_write_is_caught() {
     for round in 0.. {

@@ -1,7 +1,7 @@
 //! Random operation sequences against a model, in every configuration, with clean reopens and crashes.
 //!
-//! `HITHER_MODEL_CASES` raises the number of cases. Crashes run in a child process that aborts after its last acknowledged operation: on a plain
-//! file that is a crash of the process, on a shadow file a power loss.
+//! `HITHER_MODEL_CASES` sets the number of cases. Crashes run in a child process that aborts after its last
+//! acknowledged operation. On a plain file that is a crash of the process, on a shadow file a power loss.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ fn expect() -> impl Strategy<Value = Expect> {
     prop_oneof![3 => Just(Expect::Current), 1 => Just(Expect::Absent), 1 => Just(Expect::Wrong)]
 }
 
-/// Few different keys, so that most writes overwrite; sometimes any.
+/// Mostly one of few keys, so that most writes overwrite; sometimes any key.
 fn key() -> impl Strategy<Value = u8> {
     prop_oneof![4 => prop::sample::select(vec![0u8, 1, 2, 3, 41, 42, 64, 65, 81, 82, 97, 108, 109, 112, 120]), 3 => 0u8..128]
 }
@@ -82,7 +82,7 @@ fn config(medium: Medium, layout: Layout, durability: Durability) -> Config {
     Config { medium, shards: layout.shards, segment_bytes: layout.segment_bytes, nodes: layout.nodes, durability }
 }
 
-/// Memory that counts as a disk: syncs cost nothing there.
+/// A directory in memory, where syncs cost nothing; on disk if there is no /dev/shm.
 fn shm() -> tempfile::TempDir {
     let shm = Path::new("/dev/shm");
     if shm.is_dir() { tempfile::tempdir_in(shm).unwrap() } else { tempfile::tempdir().unwrap() }
@@ -126,7 +126,8 @@ fn on_files_without_sync() {
 #[test]
 fn on_forced_dax() {
     if !Path::new("/dev/shm").is_dir() {
-        // To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
+        // Written to standard output itself, because the prints of a passing test are not shown. The reader may be
+        // gone, so errors are ignored.
         let _ = std::io::Write::write_all(&mut std::io::stdout(), b"HITHER_COUNT skipped_without_shm 1\n");
         return;
     }
@@ -138,7 +139,8 @@ fn on_shadow_files() {
     sequences(20, |dir| Medium::Files(dir.to_owned(), MediumChoice::ShadowFile), Durability::Sync);
 }
 
-/// Found by [`on_files`]: members of a dropped keyspace were not counted, so what the batch wrote elsewhere was taken for half a batch.
+/// Found by [`on_files`]: members in a dropped keyspace were not counted, so the batch's writes to other keyspaces were
+/// taken for half a batch.
 #[test]
 fn a_batch_survives_the_drop_of_one_of_its_keyspaces() {
     let small = Value { len: 8, fill: 1 };
@@ -149,7 +151,8 @@ fn a_batch_survives_the_drop_of_one_of_its_keyspaces() {
     run(config(Medium::Files(dir.path().to_owned(), MediumChoice::File), layout, Durability::Sync), &ops).unwrap();
 }
 
-/// Found by [`on_files`]: a segment that was half full at one clean close and full, but not sealed, at the next kept the totals of the first.
+/// Found by [`on_files`]: a segment was half full at one clean close, and full but not sealed at the next; it kept the
+/// totals of the first close.
 #[test]
 fn a_segment_filled_between_two_closes_is_no_damage() {
     let put = |key, len| Op::Put(0, key, Value { len, fill: 1 });
@@ -160,7 +163,7 @@ fn a_segment_filled_between_two_closes_is_no_damage() {
     run(config(Medium::Files(dir.path().to_owned(), MediumChoice::File), layout, Durability::Sync), &ops).unwrap();
 }
 
-/// Writes that nobody waited for are durable once the store is closed.
+/// Writes that were not awaited are durable once the store is closed.
 #[test]
 fn relaxed_writes_survive_a_close() {
     for choice in [MediumChoice::File, MediumChoice::ShadowFile] {
@@ -175,8 +178,9 @@ fn relaxed_writes_survive_a_close() {
 const SEED: &str = "HITHER_TEST_MODEL_SEED";
 const DIR: &str = "HITHER_TEST_MODEL_DIR";
 
-/// The sequence of a seed: the same in the child and in the parent. Nothing relaxed in it where power is lost, so everything acknowledged is durable; the death of
-/// the process alone loses nothing that was acknowledged at any level.
+/// The sequence of a seed, the same in the child and in the parent. If the crash is a power loss, the sequence has no
+/// relaxed writes, so everything acknowledged is durable. The death of the process alone loses nothing that was
+/// acknowledged at any level.
 fn seeded(seed: u64) -> (Layout, bool, Vec<Op>) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -205,7 +209,7 @@ fn child_works_and_aborts() {
     std::process::abort();
 }
 
-/// What a seed's sequence wrote is there after a crash, and serves another sequence.
+/// After a crash, the content that a seed's sequence wrote must be there, and a second sequence must work on it.
 fn crash(seed: u64) {
     let dir = shm();
     let output = Command::new(std::env::current_exe().unwrap())
@@ -232,8 +236,8 @@ fn crashes_lose_nothing_acknowledged() {
     (first..first + u64::from(rounds)).for_each(crash);
 }
 
-/// Regression: the model of this seed's sequence ends as it began, empty, so a key that had expired and was still counted after the crash was taken for one that should
-/// not be there.
+/// Regression: the model of this seed's sequence ends empty, as it began. A key that had expired and was still counted
+/// after the crash was therefore taken for one that should not be there.
 #[test]
 fn a_key_that_has_expired_may_be_counted_after_a_crash() {
     let seed = 1_795_732_672;

@@ -1,4 +1,5 @@
-//! What several test programs share: stores on media of every kind, child processes that are killed, a clock that all processes share.
+//! What several test programs share: stores on every kind of medium, child processes to be killed, and a clock that all
+//! processes share.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -28,32 +29,32 @@ impl Rng {
     }
 }
 
-/// Nanoseconds of a clock that all processes share and that never goes back.
+/// Nanoseconds of a monotonic clock that all processes share.
 pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A directory in memory, where syncs cost nothing; on disk if there is none.
+/// A directory in memory, where syncs cost nothing; on disk if there is no /dev/shm.
 pub fn shm() -> tempfile::TempDir {
     let shm = Path::new("/dev/shm");
     if shm.is_dir() { tempfile::tempdir_in(shm).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-/// What the store of a killed child lies on.
+/// The medium of a killed child's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setup {
-    /// Private memory of which only what was flushed and fenced reaches the file.
+    /// Private memory; only what was flushed and fenced reaches the file.
     ShadowAdr,
-    /// Private memory of which only what was synced reaches the file.
+    /// Private memory; only what was synced reaches the file.
     ShadowFile,
-    /// The same, but acknowledging without a sync.
+    /// As `ShadowFile`, but writes are acknowledged without a sync.
     ShadowTooEarly,
-    /// A file: the kill loses nothing that was stored.
+    /// A file: a kill loses nothing that was stored.
     File,
-    /// tmpfs taken for persistent memory.
+    /// tmpfs treated as persistent memory.
     ForcedDax,
-    /// The same over two emulated nodes, with a cache that is always on.
+    /// As `ForcedDax`, over two emulated nodes, with a cache that is always on.
     Cached,
 }
 
@@ -89,14 +90,14 @@ impl Setup {
         let cache = CacheSetting { bytes: Some(1 << 20), forced: true, ..CacheSetting::default() };
         let store = Store::open(Options { topology: Some(Arc::new(Topology::emulated(2))), cache, ..options });
         let store = store.unwrap_or_else(|error| panic!("{self:?}: {error}"));
-        // Kills come sooner than the first tick of maintenance.
+        // Without this, kills come before the first tick of maintenance.
         store.tick_cache();
         assert_eq!(store.stats().cache.state.name(), "on");
         store
     }
 }
 
-/// A store over one shadow file that follows the rules of `emulate`.
+/// Options for a store over one shadow file that follows the rules of `emulate`.
 fn shadow(base: Options, dir: &Path, emulate: Emulate) -> Options {
     let path = dir.join("node0.hither");
     let (capacity, max, segment) = (base.capacity, base.max_capacity, base.segment_bytes);
@@ -122,7 +123,7 @@ fn shadow(base: Options, dir: &Path, emulate: Emulate) -> Options {
     Options { pools: Some(Arc::new(open)), ..base }
 }
 
-/// An ordered and a hash keyspace.
+/// Opens or creates an ordered and a hash keyspace.
 pub fn keyspaces(store: &Store) -> [KeyspaceHandle; 2] {
     [("ordered", Kind::Ordered), ("hash", Kind::Hash)].map(|(name, kind)| match store.open_keyspace(name) {
         Some(handle) => handle,
@@ -130,7 +131,7 @@ pub fn keyspaces(store: &Store) -> [KeyspaceHandle; 2] {
     })
 }
 
-/// What a child is to do.
+/// The work of a child.
 #[derive(Clone, Debug)]
 pub struct Work {
     pub setup: Setup,
@@ -140,7 +141,7 @@ pub struct Work {
 
 const VARIABLE: &str = "HITHER_TEST_WORK";
 
-/// Kills a child, which must not have died of something else before.
+/// Kills a child, which must not have ended otherwise before.
 #[track_caller]
 pub fn kill(child: &mut Child) {
     child.kill().unwrap();
@@ -149,7 +150,8 @@ pub fn kill(child: &mut Child) {
 }
 
 impl Work {
-    /// The work of this process, if it is a child. Whatever fails in it, on any of its threads, ends it: otherwise the others would go on until it is killed, and nobody would know.
+    /// The work of this process, if it is a child. A panic on any thread of a child aborts the whole child. Otherwise
+    /// the other threads would go on until the kill, and the panic would go unnoticed.
     pub fn from_environment() -> Option<Work> {
         let text = std::env::var(VARIABLE).ok()?;
         let report = std::panic::take_hook();
@@ -163,7 +165,7 @@ impl Work {
         Some(Work { setup, round: words.next()?.parse().ok()?, dir: words.next()?.into() })
     }
 
-    /// Starts a child that runs the test `name` and waits until it is ready.
+    /// Starts a child that runs the test `name`, and waits until it has printed READY.
     pub fn spawn(&self, name: &str) -> Child {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([name, "--exact", "--nocapture", "--test-threads", "1"])

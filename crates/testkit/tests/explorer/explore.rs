@@ -1,6 +1,7 @@
-//! Crashes the production engine everywhere and recovers it, on every medium.
+//! Crashes the production engine at many points and recovers it, on every medium.
 //!
-//! `HITHER_EXPLORE_BUDGET` sets the images per test (default: a few seconds each), `HITHER_SEED` the seed of the first history.
+//! `HITHER_EXPLORE_BUDGET` sets the number of images per test (default: a few seconds each), `HITHER_SEED` the seed of
+//! the first history.
 
 use hither_pmem::Emulate;
 use hither_testkit::coverage::{Coverage, Item};
@@ -9,7 +10,7 @@ use hither_testkit::explorer_histories::{batches, checkpoints, collections, dele
 use hither_testkit::explorer_script::Config;
 use std::time::Instant;
 
-/// Seeds that are tried for what was not reached.
+/// The most seeds to try for items that were not reached.
 const MOST_HISTORIES: u64 = 30;
 
 fn run(rules: Emulate, nodes: usize) {
@@ -17,11 +18,12 @@ fn run(rules: Emulate, nodes: usize) {
     let mut coverage = Coverage::default();
     let (mut images, mut points, mut deep, mut histories) = (0, 0, 0, 0);
     let missing = |coverage: &Coverage| {
-        // Where stores are durable as they are made, no child outlives its parent; on files it is rare.
+        // On eADR stores become durable in their order, so no child outlives its parent; on files that is rare.
         let wanted = |item: &Item| rules == Emulate::Adr || *item != Item::ChainMended;
         coverage.missing().into_iter().filter(wanted).collect::<Vec<_>>()
     };
-    // Two seeds at least: the collector changes with the shards. What is rare in a history may take some more, which are looked at briefly.
+    // At least two seeds, because the collector changes with the shards. Items that are rare in a history may need more
+    // seeds, which get a small share each.
     while images < budget || histories < 2 || histories < MOST_HISTORIES && !missing(&coverage).is_empty() {
         let number = first + histories;
         let config = Config { rules, nodes, shards: 1 + (number % 2) as u32, max_segments: 40, seed: number };
@@ -53,7 +55,8 @@ fn run(rules: Emulate, nodes: usize) {
     assert!(missing.is_empty(), "never reached: {missing:?}");
 }
 
-/// Regression: the delete of what was not there passed for no effect of its batch. Where the delete before was lost, and that one alone was left, the lost batch was said to be there in part.
+/// Regression: the oracle assumed that a batch's delete of an absent key has no effect. If an earlier delete was lost,
+/// and only that one was left, the oracle reported that the lost batch was there in part.
 #[test]
 fn a_delete_may_be_all_that_keeps_a_key_gone() {
     for rules in MEDIA {
@@ -62,7 +65,7 @@ fn a_delete_may_be_all_that_keeps_a_key_gone() {
     }
 }
 
-/// Short histories with every crash point and, where there are few, every image.
+/// Explores every crash point of short histories and, where there are few images, every image.
 #[test]
 fn short_histories_exhaustively() {
     let (budget, mut images) = (budget(2000).max(2000), 0);
@@ -79,9 +82,10 @@ fn short_histories_exhaustively() {
     println!("HITHER_COUNT explorer_images {images}");
 }
 
-/// A failure names a seed: with that everything happens again, the store's random numbers included.
+/// A failure names a seed. With that seed everything must happen again, the store's random numbers included.
 ///
-/// Regression: of two sweeps within one millisecond the second had no later time to note, so that a recording had three steps less.
+/// Regression: of two sweeps within one millisecond the second had no later time to store, so that a recording had
+/// three steps less.
 #[test]
 fn an_exploration_can_be_repeated() {
     for (rules, nodes, shards) in [(Emulate::Adr, 1, 1), (Emulate::File, 2, 2)] {
@@ -97,8 +101,9 @@ fn an_exploration_can_be_repeated() {
     }
 }
 
-/// A recovery marks the members of a batch that is not whole, then what their children hid. The next one must complete both if the power fails
-/// between the two; it once took the marked members for nothing, and never found the children.
+/// Recovery marks the members of an incomplete batch, and then the entries hidden by children of those members. If the
+/// power fails between the two, the next recovery must complete both. Once it ignored the marked members and so never
+/// found the children.
 #[test]
 fn a_recovery_that_was_cut_short_is_completed() {
     for number in 1..4 {

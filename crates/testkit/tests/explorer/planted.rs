@@ -1,4 +1,5 @@
-//! The explorer finds every planted bug, and passes the sound twins. Images to detection are printed.
+//! The explorer finds every planted bug and passes the sound twins. The tests print the number of images up to the
+//! detection.
 
 use hither_engine::Kind;
 use hither_pmem::Emulate;
@@ -12,7 +13,7 @@ use hither_testkit::planted::{Detection, FLUSHES, Forgotten, SYNCS, hunt, plant}
 use hither_testkit::reference::{MISTAKES, Mistake};
 use std::collections::BTreeMap;
 
-/// Images that a bug may take.
+/// The most images that finding a bug may take.
 const PATIENCE: usize = 6000;
 
 fn subjects(rules: Emulate, seed: u64) -> [Subject; 3] {
@@ -28,7 +29,7 @@ fn find(rules: Emulate, bugs: &[Forgotten]) {
     for &bug in bugs {
         let mut images = 0;
         let mut found = None;
-        // The same histories again with a larger budget: other crash points.
+        // The same histories again with a larger budget, which adds other crash points.
         let tries = [200, 600, 1800].into_iter().flat_map(|budget| rounds.iter().flatten().map(move |subject| (subject, budget)));
         for (subject, budget) in tries {
             match explore(&plant(subject, bug), budget) {
@@ -54,7 +55,8 @@ fn forgotten_flushes_are_found() {
     find(Emulate::Adr, &FLUSHES);
 }
 
-/// Moved entries, too, are stored around the caches: a history that lost them would be found for another reason.
+/// Moved entries, too, are stored around the caches. If the planted bug lost those, it would be found for another
+/// reason.
 #[test]
 fn forgotten_zeroing_takes_zeros_alone() {
     let subject = batches(&Config { rules: Emulate::Adr, nodes: 1, shards: 1, max_segments: 40, seed: 1 });
@@ -71,7 +73,7 @@ fn forgotten_syncs_are_found() {
     find(Emulate::File, &SYNCS);
 }
 
-/// An exchange of two pairs of names, written pair by pair, leaves one exchanged and the other not.
+/// If an exchange of two pairs of names is written pair by pair, a crash leaves one pair exchanged and the other not.
 #[test]
 fn swaps_in_two_steps_are_found() {
     for rules in MEDIA {
@@ -91,7 +93,8 @@ fn swaps_that_forget_what_was_written_before_are_found() {
     println!("FlushBeforeSwap: found after {} images: {}", failure.images, failure.what);
 }
 
-/// Keyspaces that come while the other node has writes for which nobody has waited: from the first of those on, both have lines that a power loss may take.
+/// Creates keyspaces while the other node has unawaited writes. From the first such write on, both nodes have lines
+/// that a power loss may take.
 fn creations(config: &Config) -> Subject {
     let mut life = Life::begin(config);
     let one = life.create("one", Kind::Hash);
@@ -108,11 +111,12 @@ fn creations(config: &Config) -> Subject {
     life.finish(from)
 }
 
-/// Where everything is lost or everything is kept, nobody notices: the commit word has to become durable without its slot, while lines of the other node are pending, too.
+/// Images in which everything is lost or everything is kept do not show the bug. The commit word has to become durable
+/// without its slot while lines of the other node are pending, too.
 #[test]
 fn a_fence_that_one_line_of_one_of_two_nodes_needs_is_missed() {
     let subject = creations(&Config { rules: Emulate::Adr, nodes: 2, shards: 1, max_segments: 40, seed: 1 });
-    // The fewest images that a point gets.
+    // The budget gives each point the fewest images.
     let budget = hither_testkit::images::FEWEST * crash_points(&subject).len();
     explore(&subject, budget).unwrap_or_else(|failure| panic!("the sound twin: {failure}"));
     let failure = explore(&plant(&subject, Forgotten::FenceOfSlot), budget).expect_err("it was not found");
@@ -121,11 +125,13 @@ fn a_fence_that_one_line_of_one_of_two_nodes_needs_is_missed() {
     assert!(!matches!(failure.kind, ImageKind::AllLost | ImageKind::AllKept), "{failure}");
 }
 
-/// Mistakes that show in no answer after the first crash of a store: collectors mark what is dead, and settle the batches of its members before. (Marks of a recovery come before the
-/// batches are settled, so that another crash could tell; these histories have one.) Only that a full segment has fewer entries than were sealed in it tells, which is a refusal.
+/// Mistakes that show in no answer after the first crash of a store. A collector settles the batch of an entry before
+/// it marks the entry dead, so ignoring the entry changes no answer. (Recovery marks entries before it settles their
+/// batches, so a second crash could reveal the mistake; these histories have one crash.) The mistake shows only because
+/// a full segment has fewer entries than were sealed in it, and that is a refusal.
 const REFUSED: [Mistake; 1] = [Mistake::DeadBreaksChecksum];
 
-/// The first detection of a mistake, and the images up to it.
+/// Hunts a mistake in all rounds: the number of images judged, and the first detection.
 fn hunt_all(rounds: &[[Subject; 3]], mistake: Mistake, detection: Detection) -> (usize, Option<String>) {
     let mut images = 0;
     let found = rounds.iter().flatten().find_map(|subject| match hunt(subject, mistake, detection, 600) {
@@ -158,7 +164,7 @@ fn mistakes_of_recovery_are_found() {
     }
 }
 
-/// A store that lost what was written at the level of the process, and of which nobody took the power.
+/// The judged store lost a write at process level, although only the process died.
 #[test]
 fn losses_by_a_kill_are_found() {
     let effect = Effect { keyspace: 0, key: b"k".to_vec(), value: Some(b"v".to_vec()), expired: false };

@@ -1,4 +1,5 @@
-//! A process that dies in the middle of a sweep leaves marks that it has stored and not flushed. The next one reads them, in the caches; when power fails, they are gone.
+//! A process that dies in the middle of a sweep leaves marks that it has stored but not flushed. The next process reads
+//! them from the caches; a power loss takes them away.
 
 use hither_engine::{Kind, Store};
 use hither_pmem::shadow::{ShadowRng, What};
@@ -47,8 +48,9 @@ fn a_deleted_key_stays_deleted_after_a_kill_in_a_sweep_and_a_power_loss() {
     });
 }
 
-/// Regression: the first sweep that came by took all marks for durable then, also those that it had no reason to make again: those that the tombstones keep out which are in a
-/// segment that is being filled meanwhile.
+/// Regression: the first sweep over a segment after that took all marks in it for durable. That included marks that
+/// this sweep had no reason to make again: those on entries kept out by tombstones in a segment that was still being
+/// filled.
 #[test]
 fn nor_if_the_first_sweep_afterwards_is_for_other_keys() {
     const OTHER: u64 = 20_000;
@@ -58,15 +60,17 @@ fn nor_if_the_first_sweep_afterwards_is_for_other_keys() {
         put(store, OTHER, 3);
         assert!(store.write_wait(&keyspace, &OTHER.to_be_bytes(), None).unwrap());
         (700..800).for_each(|key| put(store, key, 3));
-        // Moves the tombstones to a segment that stays open, and sweeps for the other key's.
+        // Moves the tombstones to a segment that stays open, and sweeps for the tombstone of the other key.
         store.reclaim().unwrap();
         assert!(store.stats().collections.moved_tombstones >= GONE.end - GONE.start);
-        // Fills it with copies, sweeps for theirs, and empties it. What they keep out stays where it is.
+        // Fills that segment with copies, sweeps for its tombstones, and empties it. The entries that they keep out
+        // stay where they are.
         (250..380).filter(|key| key % 4 != 0).for_each(|key| put(store, key, 4));
         store.reclaim().unwrap();
         store.reclaim().unwrap();
         let gone = (5..20).any(|byte| {
-            // The rest is copied, which fills the segment of copies; what has become full so is swept the time after.
+            // The rest is copied, which fills the segment of copies; the next sweep covers what has become full in this
+            // way.
             (200..800).filter(|key| key % 4 != u64::from(byte) % 4).for_each(|key| put(store, key, byte));
             (0..2).for_each(|_| assert!(store.reclaim().is_ok()));
             store.stats().pools[0].usage.tombstones == 0
@@ -75,7 +79,8 @@ fn nor_if_the_first_sweep_afterwards_is_for_other_keys() {
     });
 }
 
-/// Kills a process behind each mark of a sweep for the keys `GONE`, lets `then` work on in the next process, takes power away, and looks whether those keys are gone.
+/// Kills a process behind each mark of a sweep for the keys `GONE`, lets `then` work in the next process, fails the
+/// power, and asserts that those keys are still deleted.
 fn after_each_mark(then: impl Fn(&Store)) {
     let rules = Emulate::Adr;
     let topology = Arc::new(Topology::emulated(1));
@@ -102,7 +107,7 @@ fn after_each_mark(then: impl Fn(&Store)) {
     let marks: Vec<usize> = (begun..first.steps.len()).filter(|&at| is_mark(&first.steps[at].what)).collect();
     assert!(marks.len() >= 10, "each deleted key's pair is marked");
     for at in marks {
-        // Killed between the mark and its flush.
+        // The kill comes between the mark and its flush.
         let mut machine = Machine::new(&first);
         machine.advance_to(at + 1);
         let second = Recorder::new(rules, 1);

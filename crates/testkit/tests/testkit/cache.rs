@@ -1,11 +1,13 @@
-//! The cache of entries: histories of several threads over two emulated nodes must be linearizable with it, and caches with a planted mistake
-//! must be found out.
+//! The cache of entries: histories of several threads over two emulated nodes must be linearizable with it, and caches
+//! with a planted mistake must be detected.
 //!
-//! The store's own test (`crates/engine/tests/engine/cache.rs`) shows what single changes do. Here threads on both nodes write, delete, batch and read few hot keys in a
-//! store so small that segments are reused all the time; the cache is forced to be on, and the run fails if it did not serve, or nothing was reused.
+//! The store's own test (`crates/engine/tests/engine/cache.rs`) shows the effect of single changes. Here threads on
+//! both nodes write, delete, batch and read few hot keys. The store is so small that segments are reused all the time.
+//! The cache is forced on, and the run fails if the cache served no reads or no segment was reused.
 //!
-//! The planted caches stand in a model of the read path around the real [`Cache`]: a log of few places that are reused at once, an index, and gets that
-//! validate fully, by reference only, or not at all (as the prototype of the paper does between a write to its index and one to its cache).
+//! The planted caches stand in a model of the read path around the real [`Cache`]: a log of few places that are reused
+//! at once, an index, and gets. The gets validate fully, by reference only, or not at all (as the prototype of the
+//! paper does between a write to its index and one to its cache).
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +21,7 @@ use hither_topology::Topology;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Hot keys of each of the two keyspaces.
+/// Number of hot keys in each of the two keyspaces.
 const KEYS: u64 = 3;
 const THREADS: u64 = 4;
 const OPERATIONS: u64 = 12_000;
@@ -39,7 +41,7 @@ fn open(topology: &Topology, capacity: u64) -> Store {
     store
 }
 
-/// A value that shows a mixture of two: one number, over and over.
+/// The bytes of a value: one number, repeated, so that a mixture of two values shows.
 fn bytes(value: u64) -> Vec<u8> {
     value.to_le_bytes().repeat(1 + (value % 5) as usize)
 }
@@ -105,7 +107,7 @@ impl Thread<'_> {
         seen
     }
 
-    /// Writes one key of both keyspaces.
+    /// Writes one key in both keyspaces by one batch.
     fn batch(&mut self, start: u64, key: u64) {
         self.next_value += 1;
         let mut batch = Batch::default();
@@ -123,14 +125,14 @@ fn histories_with_deletes_are_linearizable() {
     explore(true, 64 << 20);
 }
 
-/// Without deletes: tombstones keep segments from being reused while older entries are anywhere.
+/// There are no deletes, because tombstones keep segments from being reused as long as older entries exist anywhere.
 #[test]
 fn histories_in_a_store_that_reuses_segments_are_linearizable() {
     let reused = explore(false, 1 << 20);
     assert!(reused > 20, "{reused} segments reused");
 }
 
-/// Threads on two nodes work in a store of this size; returns how many segments were reused.
+/// Lets threads on two nodes work in a store of `capacity` bytes; returns how many segments were reused.
 fn explore(deletes: bool, capacity: u64) -> u64 {
     let topology = Topology::emulated(2);
     let store = open(&topology, capacity);
@@ -148,7 +150,7 @@ fn explore(deletes: bool, capacity: u64) -> u64 {
                 for operation in 0..OPERATIONS {
                     thread.act();
                     if operation % 64 == 0 {
-                        // With fewer processors than threads these would run one after the other.
+                        // With fewer processors than threads, the threads would otherwise run one after the other.
                         std::thread::yield_now();
                     }
                 }
@@ -173,18 +175,18 @@ fn explore(deletes: bool, capacity: u64) -> u64 {
     reused
 }
 
-/// How a get decides whether a copy counts.
+/// How a get decides whether the cached copy is valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Validation {
-    /// By reference and generation.
+    /// Reference and generation must match.
     Full,
-    /// The planted bug: a place that was reused counts as the same entry.
+    /// The planted bug: a reused place passes for the same entry.
     ReferenceOnly,
-    /// The planted bug: what is in the cache counts.
+    /// The planted bug: every cached copy is valid.
     Nothing,
 }
 
-/// A log of few places, each of which is a segment, an index over it, and the real cache.
+/// A log of few places, each of which counts as a segment; an index over it; and the real cache.
 struct Model {
     validation: Validation,
     cache: Cache,

@@ -1,8 +1,10 @@
 //! Checkpoints of the indexes: what a restart makes of sound, damaged, old and planted ones.
 //!
-//! Stories are told with the explorer's [`Life`]: the store's pools are recorded, so their content at any moment can be opened again beside any checkpoint.
-//! Violations of the protocol are planted by editing a checkpoint or an image so that it says what a broken program would have written, or would have
-//! made of it; each has a sound twin, the same story without the edit.
+//! The stories are told with the explorer's [`Life`]. It records the store's pools, so their content at any moment can
+//! be opened again beside any checkpoint.
+//!
+//! A violation of the protocol is planted by editing a checkpoint or an image, so that it holds what a broken program
+//! would have written or made of it. Each has a sound twin: the same story without the edit.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +27,7 @@ fn key(i: u64) -> Vec<u8> {
     if i.is_multiple_of(3) { format!("a longer key {i}").into_bytes() } else { i.to_be_bytes().to_vec() }
 }
 
-/// A life with an ordered and a hash keyspace that hold keys `0..keys`.
+/// A life with an ordered and a hash keyspace that hold the keys `0..keys`.
 fn life(keys: u64) -> Life {
     let mut life = Life::begin(&CONFIG);
     life.create("one", Kind::Ordered);
@@ -51,7 +53,7 @@ fn delete(life: &mut Life, keys: std::ops::Range<u64>) {
     }
 }
 
-/// What the pools hold now.
+/// The current content of the pools.
 fn images(life: &Life) -> Vec<Vec<u8>> {
     let mut machine = Machine::new(&life.recorder.recording());
     machine.advance_to(usize::MAX);
@@ -69,7 +71,7 @@ fn open(images: &[Vec<u8>], kept: &Kept) -> Result<Store, String> {
     Store::open(life).map_err(|error| error.to_string())
 }
 
-/// What a restart finds; an error or a panic counts as found, too.
+/// The content that a restart finds, and its source. An error or a panic counts as an error.
 fn restart(images: &[Vec<u8>], kept: &Kept) -> Result<(Dump, RestartSource), String> {
     let read = || {
         let store = open(images, kept)?;
@@ -110,7 +112,7 @@ fn after_a_clean_close_nothing_is_scanned() {
     assert_eq!((report.source, report.segments, report.clean), (RestartSource::Clean, 0, true));
     assert_eq!(Dump::read(&store).unwrap(), before);
     sound(&store).unwrap();
-    // Segments that were open go on at their tails.
+    // Segments that were open are filled further from their tails.
     let keyspace = store.open_keyspace("one").unwrap();
     store.write_wait(&keyspace, b"after", Some(b"x")).unwrap();
     sound(&store).unwrap();
@@ -128,7 +130,8 @@ fn a_store_that_was_only_read_keeps_its_checkpoint() {
     assert!(Arc::ptr_eq(&kept.unwrap(), &place.latest().unwrap()), "it was written anew");
 }
 
-/// Every byte: the checkpoint is refused, and the log holds everything.
+/// Damages the checkpoint at many places, every byte of header and trailer included. It must be refused, and the log
+/// must still give everything.
 #[test]
 fn a_damaged_checkpoint_loses_nothing() {
     let mut life = life(120);
@@ -170,7 +173,8 @@ fn a_checkpoint_of_another_store_or_newer_than_the_pools_is_refused() {
     judge_refused(&older, other.checkpoints.latest().unwrap().to_vec(), &held, "another store");
 }
 
-/// Checkpoint, delete, fill with other keys until segments were freed and used again, crash: at every stage the deleted keys stay away.
+/// Takes a checkpoint, deletes keys, writes others until segments were freed and used again, and crashes. At every
+/// stage the deleted keys must stay absent.
 #[test]
 fn deleted_keys_do_not_return_when_segments_are_reused() {
     let mut life = life(150);
@@ -188,7 +192,7 @@ fn deleted_keys_do_not_return_when_segments_are_reused() {
     assert!(reused > 5, "only {reused} segments were used again");
 }
 
-/// A full store gives its checkpoint up rather than refuse a write: tombstones may go then.
+/// A full store gives up its checkpoint rather than refuse a write; then its tombstones may go.
 #[test]
 fn lack_of_space_removes_the_checkpoint() {
     let mut life = Life::begin(&Config { max_segments: 14, ..CONFIG });
@@ -207,7 +211,8 @@ fn lack_of_space_removes_the_checkpoint() {
     assert_eq!(restart(&images(&life), &life.checkpoints.latest()).unwrap().0, dump(&life));
 }
 
-/// Writers, batches and reclaiming go on in other threads while checkpoints are taken; each restart must find what the store holds when they have stopped.
+/// Writers, batches and collections run in other threads while checkpoints are taken. Each restart must find what the
+/// store holds when they have stopped.
 #[test]
 fn checkpoints_under_writers_hold() {
     for round in 0..6u64 {
@@ -243,7 +248,8 @@ fn checkpoints_under_writers_hold() {
     }
 }
 
-/// A place for checkpoints that runs something once, when one was begun and the indexes are not copied yet.
+/// A place for checkpoints that runs `what` once, at the first append to a draft: the checkpoint has begun, but the
+/// indexes are not copied yet.
 struct Meanwhile<F> {
     place: Checkpoints,
     what: Arc<Mutex<Option<F>>>,
@@ -282,9 +288,11 @@ impl<F: FnOnce() + Send> CheckpointDraft for MeanwhileDraft<F> {
     }
 }
 
-/// Pools that were copied while a checkpoint was being taken, and after a collection had begun: what the checkpoint names may be newer than they.
+/// Pools that were copied while a checkpoint was being taken, and after a collection had begun: the checkpoint may name
+/// entries that are newer than the copies.
 ///
-/// Regression: their settled version was not below the checkpoint's, so it counted, and keys that were overwritten after the copy was made were missing.
+/// Regression: the settled version of such pools was not below the checkpoint's version, so the checkpoint was used.
+/// Keys that were overwritten after the copy of the pools was made were then missing.
 #[test]
 fn pools_from_the_midst_of_a_checkpoint_do_without_it() {
     let first = life(100);
@@ -312,7 +320,7 @@ fn pools_from_the_midst_of_a_checkpoint_do_without_it() {
     let mut machine = Machine::new(&recorded.recording());
     machine.advance_to(copied.load(Ordering::Relaxed));
     let image = machine.visible();
-    // What a collection that began meanwhile says first.
+    // The version that a collection that began meanwhile persists first.
     let recorder = hither_testkit::images::Recorder::new(CONFIG.rules, 1);
     open_pools(&image, CONFIG.rules, Some(&recorder)).unwrap()[0].set_settled(version + 1).unwrap();
     let mut machine = Machine::new(&recorder.recording());
@@ -320,7 +328,7 @@ fn pools_from_the_midst_of_a_checkpoint_do_without_it() {
     assert_eq!(restart(&machine.visible(), &kept).unwrap(), (wanted, RestartSource::Scan));
 }
 
-/// Header and tables of a checkpoint, and where its blocks end.
+/// Header and tables of a checkpoint, and the offset at which its blocks end.
 fn parts(bytes: &[u8]) -> (Header, Index, usize) {
     let header = Header::decode(bytes[..HEADER_BYTES].try_into().unwrap()).unwrap();
     let trailer = Trailer::decode(bytes[bytes.len() - TRAILER_BYTES..].try_into().unwrap(), bytes.len() as u64).unwrap();
@@ -328,13 +336,14 @@ fn parts(bytes: &[u8]) -> (Header, Index, usize) {
     (header, Index::decode(&trailer, &bytes[end..end + trailer.index_bytes]).unwrap(), end)
 }
 
-/// The blocks of `bytes` under another header and other tables.
+/// The blocks of `bytes` with another header and other tables.
 fn with_tables(bytes: &[u8], header: &Header, index: &Index) -> Kept {
     let end = parts(bytes).2;
     Some(Arc::new([&header.encode(), &bytes[HEADER_BYTES..end], &index.encode(end as u64)].concat()))
 }
 
-/// Planted: a loader that does not compare generations. The table is made to say what the segments have now.
+/// Planted: a loader that does not compare generations. The checkpoint's table gets the present generations of the
+/// segments.
 #[test]
 fn a_loader_that_ignores_generations_is_caught() {
     let mut life = life(150);
@@ -345,7 +354,7 @@ fn a_loader_that_ignores_generations_is_caught() {
         life.reclaim();
         life.reclaim();
     }
-    // Into segments that were freed; they are sealed then.
+    // Into segments that were freed; these are then sealed.
     put(&mut life, 30..150);
     life.reclaim();
     let (images, bytes, wanted) = (images(&life), life.checkpoints.latest().unwrap(), dump(&life));
@@ -363,7 +372,8 @@ fn a_loader_that_ignores_generations_is_caught() {
     assert!(found.is_err() || found.is_ok_and(|(found, _)| found != wanted), "the planted loader was not caught");
 }
 
-/// Planted: the covered segments and S are taken after the indexes were copied. Blocks of an earlier checkpoint get the tables of a later one.
+/// Planted: the covered segments and S are taken after the indexes were copied. Blocks of an earlier checkpoint get the
+/// tables of a later one.
 #[test]
 fn a_capture_behind_the_copy_is_caught() {
     let mut life = life(100);
@@ -384,7 +394,8 @@ fn a_capture_behind_the_copy_is_caught() {
     assert!(found.is_err() || found.is_ok_and(|(found, _)| found != wanted), "the planted capture was not caught");
 }
 
-/// Planted: the clean flag is not cleared before the first write. It is set again in the image of a store that was written to and then crashed.
+/// Planted: the clean flag is not cleared before the first write. The flag is set again in the image of a store that
+/// was written to and then crashed.
 #[test]
 fn a_clean_flag_that_stays_is_caught() {
     let first = life(60);
@@ -395,7 +406,7 @@ fn a_clean_flag_that_stays_is_caught() {
     let pools = open_pools(&images, CONFIG.rules, Some(&recorder)).unwrap();
     let store = Store::open(store_options(pools, &first.topology, 1, 1, Some(&place))).unwrap();
     let keyspace = store.open_keyspace("one").unwrap();
-    // Few enough to stay in the segment that was open.
+    // Few enough writes to stay in the segment that was open.
     store.write_wait(&keyspace, b"a new key", Some(b"a value")).unwrap();
     store.write_wait(&keyspace, &key(1), None).unwrap();
     let wanted = Dump::read(&store).unwrap();
@@ -425,7 +436,8 @@ fn on_files(dir: &std::path::Path, checkpoints: CheckpointMode, failpoints: Opti
     Store::open(options).unwrap()
 }
 
-/// No space for the checkpoint, or any other failure: the store goes on, says so, and the next restart scans.
+/// No space for the checkpoint, or another failure: the store continues and reports the failure, and the next restart
+/// scans.
 #[test]
 fn a_checkpoint_that_cannot_be_written_costs_nothing_but_time() {
     for point in ["checkpoint_create", "checkpoint_write", "checkpoint_sync", "checkpoint_rename"] {
@@ -455,7 +467,7 @@ fn files_restart_fast_and_leftovers_go() {
         store.write_wait(&keyspace, &i.to_be_bytes(), Some(&[7; 50])).unwrap();
     }
     while store.stats().checkpoints.taken == 0 {
-        // The background looks every few milliseconds; this ends as soon as it has.
+        // The background checks every few milliseconds; the loop ends as soon as it has taken a checkpoint.
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let stats = store.stats().checkpoints;
@@ -463,7 +475,7 @@ fn files_restart_fast_and_leftovers_go() {
     assert!(stats.enabled && stats.taken > 0 && stats.present, "the background takes checkpoints: {stats:?}");
     std::fs::write(dir.path().join("checkpoint.hither.tmp"), b"left over").unwrap();
     let store = on_files(dir.path(), CheckpointMode::Auto, None);
-    // The last one of the background may have been enough for the close.
+    // The last checkpoint of the background may have sufficed for the close.
     assert_ne!(store.recovery().source, RestartSource::Scan);
     assert_eq!((store.recovery().keys, store.recovery().clean), (4000, true));
     assert!(!dir.path().join("checkpoint.hither.tmp").exists());

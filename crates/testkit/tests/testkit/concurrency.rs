@@ -1,9 +1,10 @@
-//! The version clock and the snapshot protocol as a small model under shuttle: random and exhaustive schedules, sequentially consistent.
-//! (What weak memory adds is loom's matter: `crates/sync/tests/loom.rs`.)
+//! The version clock and the snapshot protocol as a small model under shuttle: random schedules, sequentially
+//! consistent. (The effects of weak memory are left to loom: `crates/sync/tests/loom.rs`.)
 //!
-//! The model keeps what matters of `hither_log::version`, `hither_engine::snapshot` and the write path: versions in blocks, a floor, the key's latch,
-//! writer sections, a count of snapshots, and one key whose old entry a writer must save for every snapshot that shows it. The planted variant asks for
-//! snapshots *before* it draws its version: a snapshot taken in between then misses the old entry.
+//! The model keeps the essential parts of `hither_log::version`, `hither_engine::snapshot` and the write path: versions
+//! in blocks, a floor, the key's latch, writer sections, a count of snapshots, and one key whose old entry a writer
+//! must save for every snapshot that shows it. The planted variant checks for snapshots *before* it draws its version;
+//! a snapshot taken in between then misses the old entry.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +16,7 @@ const BLOCK: u64 = 4;
 const WRITERS: usize = 2;
 const PENDING: u64 = u64::MAX;
 
-/// When a writer asks whether there are snapshots.
+/// When a writer checks whether there are snapshots.
 #[derive(Clone, Copy, PartialEq)]
 enum Ask {
     AfterDrawing,
@@ -31,7 +32,7 @@ enum Wait {
 
 struct Snapshot {
     version: AtomicU64,
-    /// The key's entry that this snapshot shows although the index has a newer one.
+    /// The entry of the key that this snapshot shows although the index has a newer one.
     saved: Mutex<Option<u64>>,
 }
 
@@ -44,7 +45,7 @@ struct Store {
     sections: [AtomicBool; WRITERS],
     /// The latch, with the last version given out under it.
     latch: Mutex<u64>,
-    /// The index: version of the key's entry (the value is the version too).
+    /// The index: version of the key's entry (which is also its value).
     current: AtomicU64,
     snapshots: AtomicUsize,
     list: Mutex<Vec<Arc<Snapshot>>>,

@@ -1,9 +1,12 @@
 //! Damaged media: whatever the bytes, opening ends, does not panic, and never gives wrong data.
 //!
-//! A store is filled and closed, then bits of its image are flipped, region by region, and whole stretches overwritten. Each damaged image is opened
-//! in memory. Allowed is an error that names the place, or a store whose values were all written at some time. What a damaged image may *lose*
-//! depends on the place: nothing where the format can tell (superblock, catalogue, descriptors, sealed segments); in segments that were open at the
-//! end an entry that does not verify is taken for torn, as after a crash.
+//! A store is filled and closed. Then bits of its image are flipped, region by region, and whole stretches are
+//! overwritten. Each damaged image is opened in memory. The opening must return an error that names the place, or a
+//! store all of whose values were written at some time.
+//!
+//! What a damaged image may *lose* depends on the place. Nothing may be lost where the format detects damage
+//! (superblock, catalogue, descriptors, sealed segments). In segments that were open at the end, an entry that does not
+//! verify is taken for torn, as after a crash.
 
 #![forbid(unsafe_code)]
 
@@ -19,16 +22,16 @@ use std::sync::Arc;
 pub(crate) const SEGMENT: u64 = 4096;
 const KEYS: u64 = 300;
 
-/// An image with what must be in it.
+/// An image, with the content that it must have.
 pub(crate) struct Sample {
     pub(crate) image: Vec<u8>,
-    /// The current value of each key of either keyspace.
+    /// The current value of each key, by keyspace and key.
     pub(crate) pairs: BTreeMap<(usize, u64), Vec<u8>>,
-    /// Byte ranges of segments by their state.
+    /// Byte ranges of the segments, with their states.
     pub(crate) segments: Vec<(std::ops::Range<u64>, SegmentState)>,
 }
 
-/// A value that tells what it belongs to, so that a wrong one is recognised.
+/// A value that names its key and round, so that a wrong one is recognised.
 fn value(key: u64, round: u64) -> Vec<u8> {
     let mut value = format!("{key} {round} ").into_bytes();
     value.resize(20 + (key % 50) as usize, b'.');
@@ -44,7 +47,7 @@ pub(crate) fn sample() -> Sample {
         max_capacity: 1 << 20,
         segment_bytes: SEGMENT,
         shards: 2,
-        // No collector comes between: which segments are free is the same each time.
+        // No collector runs in between, so the free segments are the same each time.
         background: false,
         ..Options::default()
     };
@@ -94,7 +97,7 @@ impl Sample {
         self.segments.iter().find(|(range, _)| range.contains(&offset)).map(|(_, state)| *state)
     }
 
-    /// A sealed segment that is no run: where it lies, and its number.
+    /// A sealed segment that is not a run: its byte range and its number.
     fn sealed_segment(&self) -> (&std::ops::Range<u64>, u32) {
         let is_one =
             |(range, state): &&(std::ops::Range<u64>, SegmentState)| *state == SegmentState::Sealed && range.end - range.start == SEGMENT;
@@ -109,12 +112,12 @@ pub(crate) fn open(image: &[u8], salvage: bool) -> Result<Store, Error> {
     Store::open(Options { pools: Some(Arc::new(pools)), background: false, salvage, threads: 1, ..Options::default() })
 }
 
-/// All pairs of a store; fails if one of them was never written.
+/// All pairs of a store; an error if one of them was never written.
 fn read(store: &Store) -> Result<BTreeMap<(usize, u64), Vec<u8>>, String> {
     read_keyspaces(store, ["ordered", "hash"])
 }
 
-/// As [`read`], of the keyspaces that have these names now.
+/// As [`read`], for keyspaces with the given names.
 pub(crate) fn read_keyspaces(store: &Store, names: [&str; 2]) -> Result<BTreeMap<(usize, u64), Vec<u8>>, String> {
     let mut found = BTreeMap::new();
     let mut wrong = None;
@@ -135,12 +138,12 @@ pub(crate) fn read_keyspaces(store: &Store, names: [&str; 2]) -> Result<BTreeMap
     wrong.map_or(Ok(found), Err)
 }
 
-/// What a damaged image may do.
+/// What a damaged image may lose.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Tolerance {
-    /// An error, or everything is there.
+    /// Nothing: opening fails, or everything is there.
     NothingLost,
-    /// Entries may be missing, or older versions back.
+    /// Entries may be missing, or older versions may be back.
     Torn,
 }
 
@@ -162,7 +165,7 @@ fn judge(sample: &Sample, image: &[u8], tolerance: Tolerance) -> Result<&'static
     }
 }
 
-/// Flips bits of a range one after the other, every `step`th; how often each outcome came.
+/// Flips every `step`th bit of a range, one per image; returns how often each outcome came.
 fn flip(sample: &Sample, range: std::ops::Range<u64>, step: u64, tolerance: Tolerance) -> BTreeMap<&'static str, u32> {
     let mut outcomes = BTreeMap::new();
     for bit in (range.start * 8..range.end * 8).step_by(step as usize) {
@@ -189,7 +192,7 @@ fn flipped_bits_of_the_metadata_are_found_or_harmless() {
     let page0 = flip(&sample, 0..4096, 13, Tolerance::NothingLost);
     assert!(page0["refused"] > 100, "{page0:?}");
     let catalogue = flip(&sample, 4096..139_264, 4999, Tolerance::NothingLost);
-    // The commit word and both slots, of which one counts.
+    // The commit word and both slots, one of which is in use.
     let heads = [4096, 8192, 73_728].map(|from| flip(&sample, from..from + 32, 3, Tolerance::NothingLost));
     let refused = heads.iter().filter(|head| head.contains_key("refused")).count();
     assert_eq!(refused, 2, "{catalogue:?} {heads:?}");
@@ -222,7 +225,7 @@ fn salvage_keeps_what_is_readable() {
     let sample = sample();
     let (range, segment) = sample.sealed_segment();
     let mut image = sample.image.clone();
-    // The middle of a sealed segment is gone.
+    // Overwrites the middle of a sealed segment.
     image[range.start as usize + 1000..range.start as usize + 1400].fill(0xEE);
     let error = open(&image, false).err().expect("damage");
     assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
@@ -233,7 +236,8 @@ fn salvage_keeps_what_is_readable() {
     assert!(found.len() + 40 > sample.pairs.len(), "{} of {} keys salvaged", found.len(), sample.pairs.len());
 }
 
-/// A descriptor whose checksum holds but whose run would reach beyond the pool: no program writes one, and none may follow it.
+/// A descriptor whose checksum holds but whose run would reach beyond the pool. No program writes one, and none may
+/// follow it.
 #[test]
 fn runs_beyond_the_pool_are_damage() {
     let sample = sample();
@@ -304,9 +308,9 @@ fn any_damage_ends_in_an_error_or_a_plausible_store() {
         if let Ok(store) = open(&image, salvage) {
             let found = read(&store).map_err(TestCaseError::fail)?;
             prop_assert!(found.len() <= sample.pairs.len() + 200);
-            // The indexes and the accounting agree with what was read, and writing goes on.
+            // The indexes and the accounts agree with what was read, and writing works.
             let report = store.check().unwrap();
-            // (A tombstone that was damaged in an open segment leaves what it deleted without a chain.)
+            // (If a tombstone in an open segment was damaged, the entry that it deleted is on no chain.)
             let expected = |problem: &str| problem.starts_with("damaged segment") || problem.contains("is on no chain");
             let salvaged = &store.recovery().salvaged;
             let beyond: Vec<_> = report.problems.iter().filter(|problem| !expected(problem) && !salvaged.contains(problem)).collect();

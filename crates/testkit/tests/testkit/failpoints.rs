@@ -1,4 +1,4 @@
-//! Failures on demand: what the store says, what it still does, and what is there afterwards.
+//! Failures on demand: what the store reports, what it still does, and what it holds afterwards.
 
 #![deny(unsafe_code)]
 
@@ -58,7 +58,7 @@ fn a_full_disk_at_creation_leaves_room_for_another_try() {
 fn a_store_whose_directories_cannot_be_made_durable_is_not_created() {
     let (dir, points) = (shm(), Failpoints::new());
     let store = dir.path().join("above").join("store");
-    // Two directories are made, and the name of the lowest is synced once more when the pool goes into it.
+    // Two directories are created, and the name of the lowest is synced once more when the pool is created in it.
     for skip in 0..3 {
         points.arm("sync_directory", fail(libc::EIO, skip, ALWAYS));
         let error = Store::open(options(&store, &points)).err().expect("a failed sync");
@@ -94,7 +94,8 @@ fn a_full_disk_at_growth_refuses_and_goes_on_later() {
     assert!(store.check().unwrap().is_sound(), "{:?}", store.check().unwrap().problems);
 }
 
-/// Found on a small file system: the reserve was counted in segments that could not be made, so deletes, overwrites and compaction failed as well.
+/// Found on a small file system: the reserve was counted in segments that could not be created, so deletes, overwrites
+/// and compaction failed as well.
 #[test]
 fn a_store_on_a_full_disk_can_be_overwritten_and_emptied() {
     let (dir, points) = (shm(), Failpoints::new());
@@ -121,7 +122,8 @@ fn a_store_on_a_full_disk_can_be_overwritten_and_emptied() {
     assert!(store.check().unwrap().is_sound(), "{:?}", store.check().unwrap().problems);
 }
 
-/// Fail-stop: an error to every waiter, no write and no acknowledgement afterwards, reads of durable data go on.
+/// Fail-stop: every waiter gets an error, nothing is written or acknowledged afterwards, and reads of durable data go
+/// on.
 #[test]
 fn a_failed_sync_stops_the_store_until_it_is_opened_again() {
     let (dir, points) = (shm(), Failpoints::new());
@@ -215,13 +217,13 @@ fn child(test: &str, dir: &Path) -> std::process::Output {
 fn child_meets_sigbus() {
     let Some(dir) = std::env::var_os(DIR) else { return };
     hither_pmem::install_sigbus_guard();
-    // Alone: the thread that has the pool grow would make the file long again, of zeros.
+    // Without background threads: the one that makes the pool grow would extend the file again, with zeros.
     let options = Options { background: false, ..options(Path::new(&dir), &Failpoints::new()) };
     let store = Store::open(options).unwrap();
     let ks = store.create_keyspace("k", Kind::Hash).unwrap();
     put(&store, &ks, 1, &[1; 3000]).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(Path::new(&dir).join("node0.hither")).unwrap();
-    // All of it: of a huge page that is cut, the rest may stay mapped, as zeros.
+    // The whole file: if a huge page is cut, the rest of it may stay mapped, as zeros.
     file.set_len(0).unwrap();
     let value = get(&store, &ks, 1);
     println!("SURVIVED {value:?}");
@@ -262,7 +264,7 @@ fn wrong_pools_are_told_apart() {
     std::fs::rename(&away, &second).unwrap();
     assert_eq!(kind(dir.path()), None, "whole again");
     let (good, good_second) = (std::fs::read(&first).unwrap(), std::fs::read(&second).unwrap());
-    // It knows all members, and the catalogue of the store is not in it: the store would seem to be an empty one.
+    // That pool knows all members but does not hold the store's catalogue: the store would seem to be empty.
     std::fs::copy(&second, &first).unwrap();
     let swapped = kind(dir.path()).expect("node 1's pool in the place of node 0's");
     assert!(swapped.0 == ErrorKind::WrongPool && swapped.1.contains("node0.hither"), "{swapped:?}");
@@ -297,7 +299,7 @@ fn panics_in_closures_release_everything() {
             });
         }
     });
-    // A pin or a latch left behind would stop reuse or writing.
+    // A pin or latch left behind would stop reuse or writing.
     for round in 0..400u64 {
         for key in 0..20 {
             put(&store, &ks, key, &[round as u8; 500]).unwrap();
@@ -323,7 +325,7 @@ fn threads_come_and_go() {
     assert!(report.is_sound(), "{:?}", report.problems);
 }
 
-/// A forked child lacks the pools' mappings: it can read and write nothing, and the parent goes on.
+/// A forked child lacks the pools' mappings: it can read and write nothing, and the parent continues.
 #[test]
 #[allow(unsafe_code)]
 fn a_forked_child_cannot_touch_the_store() {
@@ -341,7 +343,7 @@ fn a_forked_child_cannot_touch_the_store() {
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
-    // SAFETY: `status` is a valid place for the answer.
+    // SAFETY: `status` is valid for writing the answer.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "the child ended with status {status:#x}");
     assert_eq!(get(&store, &ks, 1).unwrap().unwrap(), b"parent's");

@@ -1,11 +1,14 @@
-//! The golden images of format version 1: stores that some earlier program wrote, which every later program must read.
+//! The golden images of format version 1: stores written by an earlier program, which every later program must read.
 //!
-//! `tests/data/format1-clean` was closed, `format1-open` was copied while it was open (a crash of the process). Each has two pools, both kinds of
-//! keyspace, entries plain and with lengths, keyspaces and expiry, a batch over both nodes' keys, tombstones, and a run of segments. What they lack is in
-//! [`crate::golden_layouts`].
-//! The files are kept with runs of one byte shortened (see [`pack`]). A change of the format adds images; it never replaces these.
+//! `tests/data/format1-clean` was closed; `format1-open` was copied while it was open (a crash of the process). Each
+//! has two pools, both kinds of keyspace, entries plain and with lengths, keyspaces and expiry, a batch over both
+//! nodes' keys, tombstones, and a run of segments. [`crate::golden_layouts`] has the layouts that they lack.
 //!
-//! `cargo test -p hither-testkit --test testkit golden::regenerate -- --ignored` writes them anew. Do that only while version 1 is not released.
+//! The files are stored with runs of one byte shortened (see [`pack`]). A change of the format adds images; it never
+//! replaces these.
+//!
+//! `cargo test -p hither-testkit --test testkit golden::regenerate -- --ignored` writes them anew. Do that only while
+//! version 1 is not released.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +18,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Milliseconds since 1970 in the year 2286, and long ago.
+/// Expiry times in milliseconds since 1970: in the year 2286, and long ago.
 const FAR_MS: u64 = 9_999_999_999_999;
 const PAST_MS: u64 = 1_000_000_000_000;
 
@@ -30,7 +33,7 @@ fn open(dir: &Path, create: bool) -> Db {
     builder.capacity(64 << 10).max_capacity(512 << 10).segment_bytes(4096).shards(2).open().unwrap()
 }
 
-/// What the images hold: ordered, hash.
+/// The content of the images: the ordered keyspace, the hash keyspace.
 fn contents() -> [Pairs; 2] {
     let mut ordered: Pairs = (0..40u64).map(|i| (i.to_be_bytes().to_vec(), (i * 3).to_le_bytes().to_vec())).collect();
     ordered.retain(|key, _| key[7] % 5 != 4);
@@ -58,7 +61,7 @@ fn fill(db: &Db) {
     let late = WriteOptions::new().expires_at_ms(FAR_MS);
     for (space, pairs) in spaces.iter().zip(&contents) {
         for (number, (key, value)) in pairs.iter().enumerate() {
-            // Fresh threads are spread over the nodes.
+            // New threads are spread over the nodes.
             std::thread::scope(|scope| {
                 scope.spawn(|| match key.as_slice() {
                     b"in a batch" => {}
@@ -101,7 +104,8 @@ fn verify(db: &Db) {
     assert!(report.is_sound(), "{:?}", report.problems);
 }
 
-/// Shortens runs of one byte: (run length, byte, number of bytes that follow, these bytes), numbers as 4 bytes, little-endian.
+/// Shortens runs of one byte to records: run length, byte, number of bytes that follow, these bytes. Numbers have 4
+/// bytes, little-endian.
 pub fn pack(bytes: &[u8]) -> Vec<u8> {
     let run_at = |at: usize| bytes[at..].iter().take_while(|byte| **byte == bytes[at]).count();
     let mut packed = Vec::new();
@@ -162,7 +166,7 @@ fn regenerate() {
     copy(dir.path(), "format1-clean");
 }
 
-/// Opened and closed once more, so that recovered segments are in the image too.
+/// Opens and closes the store once more, so that the image has recovered segments, too.
 fn open_again(dir: &Path) {
     let db = open(dir, false);
     verify(&db);

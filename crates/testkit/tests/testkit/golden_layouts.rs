@@ -1,9 +1,11 @@
-//! The golden image of what the images in [`crate::golden`] lack: entries with a shortcut and with a full version, entries marked DEAD, segments of hot entries
-//! and of moved ones, and a checkpoint that counts.
+//! The golden image of the layouts that the images in [`crate::golden`] lack: entries with a shortcut and with a full
+//! version, entries marked DEAD, segments of hot entries and of moved ones, and a checkpoint in use.
 //!
-//! `tests/data/format1-layouts` was copied while it was open, a checkpoint and a write later. It has one pool, which both collectors have been through. It is never replaced.
+//! `tests/data/format1-layouts` was copied while it was open, after a checkpoint and one more write. It has one pool,
+//! on which both collectors have worked. It is never replaced.
 //!
-//! `cargo test -p hither-testkit --test testkit golden_layouts::regenerate -- --ignored` writes it anew. Do that only while version 1 is not released.
+//! `cargo test -p hither-testkit --test testkit golden_layouts::regenerate -- --ignored` writes it anew. Do that only
+//! while version 1 is not released.
 
 #![forbid(unsafe_code)]
 
@@ -20,16 +22,16 @@ use std::sync::Arc;
 const FILES: [&str; 2] = ["node0.hither", "checkpoint.hither"];
 const NAMES: [(&str, Kind); 2] = [("ordered", Kind::Ordered), ("hash", Kind::Hash)];
 const SHARDS: u32 = 2;
-/// Writes of a few keys after which they are taken for hot.
+/// Number of writes to a few keys after which these are hot.
 const HOT_WRITES: u64 = 600_000;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What is written with one collector, then with the other.
+/// The steps by which the image is filled, first with one collector, then with the other.
 enum Step {
     Put(usize, Vec<u8>, Vec<u8>),
     Delete(usize, Vec<u8>),
-    /// From here on entries that are moved have versions too far from those of new segments.
+    /// The versions of entries moved after this step are too far from those of new segments.
     SkipVersions,
     Reclaim,
 }
@@ -38,7 +40,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key {number}").into_bytes()
 }
 
-/// Rounds of puts and deletes over the same keys, with collections between them.
+/// Rounds of puts and deletes over the same keys, with collections in between.
 fn rounds(rounds: std::ops::Range<u64>) -> Vec<Step> {
     let mut steps = Vec::new();
     for round in rounds {
@@ -59,7 +61,7 @@ fn hot() -> impl Iterator<Item = Step> {
     (0..HOT_WRITES).map(|number| Step::Put(1, (number % 8).to_be_bytes().to_vec(), number.to_be_bytes().to_vec()))
 }
 
-/// What is written behind the checkpoint.
+/// The write behind the checkpoint.
 fn last() -> Step {
     Step::Put(0, b"behind the checkpoint".to_vec(), vec![9; 100])
 }
@@ -107,7 +109,7 @@ fn apply(store: &Store, spaces: &[KeyspaceHandle], step: Step) {
 #[test]
 #[ignore = "writes the golden image anew"]
 fn regenerate() {
-    // Hot entries have no segments of their own on files.
+    // On files, hot entries have no segments of their own.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let store = open(dir.path(), MediumChoice::ForcedDax, CollectorKind::Chain);
     let spaces = NAMES.map(|(name, kind)| store.create_keyspace(name, kind).unwrap());
@@ -126,7 +128,7 @@ fn regenerate() {
     }
 }
 
-/// What there is of each layout in a pool.
+/// The names of the layouts that a pool holds.
 fn layouts(path: &Path) -> BTreeSet<&'static str> {
     let pool = Pool::open(path, &OpenOptions { medium: MediumChoice::File, ..OpenOptions::new() }).unwrap();
     let mut found = BTreeSet::new();
@@ -159,7 +161,7 @@ fn layouts(path: &Path) -> BTreeSet<&'static str> {
 
 fn layouts_of(entry: &EntryView<'_>, bytes: &[u8]) -> impl Iterator<Item = &'static str> {
     let flags = bytes[word0::FLAGS_SHIFT as usize / 8];
-    // The extension word comes behind the two of the header; its first byte says which fields follow.
+    // The extension word follows the two words of the header; its first byte is the mask of the fields that follow.
     let fields = if flags & flag::EXT == 0 { 0 } else { bytes[16] };
     let dead = entry.is_dead().then_some("DEAD");
     let of_field = [(ext::SHORTCUT, "shortcut"), (ext::VERSION, "full version")];
@@ -197,7 +199,8 @@ fn the_image_holds_every_layout_that_the_others_lack() {
     }
 }
 
-/// The checkpoint is promised nothing: a program that knows another format of it only, scans the log, and this test then says so.
+/// Nothing is promised for the checkpoint: a program that knows only another checkpoint format scans the log, and this
+/// test then fails.
 #[test]
 fn the_image_opens_with_all_its_contents_by_the_checkpoint_and_by_a_scan() {
     for source in [RestartSource::Checkpoint, RestartSource::Scan] {

@@ -1,4 +1,4 @@
-//! What needs the test kit or several layers at once, and has no stage of its own.
+//! Tests that need the test kit or several layers at once, and have no stage of their own.
 
 #![deny(unsafe_code)]
 

@@ -1,6 +1,8 @@
-//! The protocol of writers, collector, checkpointer and recovery: the model passes, and misses every rule that is taken out.
+//! The protocol of writers, collector, checkpointer and recovery: the model passes, and reports a violation for every
+//! rule that is taken out.
 //!
-//! `cargo test --release -p hither-testkit --test testkit protocol -- --ignored --nocapture` walks the full bounds; what is printed is explained in `docs/testing.md`.
+//! `cargo test --release -p hither-testkit --test testkit protocol -- --ignored --nocapture` walks the full bounds.
+//! `docs/testing.md` explains what is printed.
 
 use hither_testkit::protocol::step::KINDS;
 use hither_testkit::protocol::{Bounds, Flaw, explore, scenarios};

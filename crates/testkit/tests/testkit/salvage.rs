@@ -1,7 +1,7 @@
-//! What salvage saves: of a store whose entries are all intact everything, whichever bit of page 0, of the catalogue or of the descriptors is flipped, and of worse damage
-//! what does not depend on it.
+//! What salvage recovers. If all entries are intact, that is everything, whichever bit of page 0, of the catalogue or
+//! of the descriptors is flipped. After worse damage it is everything that does not depend on the damaged place.
 //!
-//! A normal opening refuses the same images, or has everything.
+//! A normal opening refuses the same images, or finds everything.
 
 #![forbid(unsafe_code)]
 
@@ -11,15 +11,15 @@ use hither_pmem::SegmentState;
 use std::ops::Range;
 
 const NAMES: [&str; 2] = ["ordered", "hash"];
-/// What the catalogue's names become when it is lost.
+/// The names that the keyspaces get if the catalogue is lost.
 const NUMBERS: [&str; 2] = ["keyspace-1", "keyspace-2"];
-/// Offsets of `docs/format.md`: where the catalogue and its slots begin, and the table of descriptors.
+/// Offsets of `docs/format.md`: the catalogue, its slots, and the table of descriptors.
 const CATALOGUE: u64 = 4096;
 const CATALOGUE_SLOTS: [u64; 2] = [8192, 73_728];
 const TABLE: u64 = 139_264;
 const DESCRIPTOR: u64 = 128;
 
-/// A salvage has all pairs; what it says.
+/// Asserts that a salvage finds all pairs; returns its notes.
 fn assert_all(sample: &Sample, image: &[u8], names: [&str; 2], what: &str) -> Vec<String> {
     let store = open(image, true).unwrap_or_else(|error| panic!("{what}: {error}"));
     let found = read_keyspaces(&store, names).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -29,7 +29,8 @@ fn assert_all(sample: &Sample, image: &[u8], names: [&str; 2], what: &str) -> Ve
     notes
 }
 
-/// Flips one bit of each byte of `ranges`, another one each time; how many of these images a normal opening refuses.
+/// Flips one bit in each byte of `ranges`, one byte per image and not always the same bit. Returns how many of these
+/// images a normal opening refuses.
 fn flip(sample: &Sample, ranges: &[Range<u64>]) -> usize {
     let mut refused = 0;
     for byte in ranges.iter().cloned().flatten() {
@@ -49,7 +50,7 @@ fn flip(sample: &Sample, ranges: &[Range<u64>]) -> usize {
     refused
 }
 
-/// Flips a bit of each byte of `ranges` at once: nobody looks there.
+/// Flips a bit in each byte of `ranges` at once, which must change nothing: these bytes are unused.
 fn assert_unused(sample: &Sample, ranges: &[Range<u64>]) {
     let mut image = sample.image.clone();
     ranges.iter().cloned().flatten().for_each(|byte| image[byte as usize] ^= 1 << (byte * 5 % 8));
@@ -58,7 +59,7 @@ fn assert_unused(sample: &Sample, ranges: &[Range<u64>]) {
     assert_eq!(assert_all(sample, &image, NAMES, "unused bytes"), [""; 0]);
 }
 
-/// What a place of the commit-word protocol consists of: the current slot, and the other one.
+/// The byte ranges of a record's two slots: the current slot, and the other one.
 fn slots(image: &[u8], commit: u64, slots: [u64; 2], bytes: u64) -> [Range<u64>; 2] {
     let current = slot_of(image, commit);
     [current, 1 - current].map(|slot| slots[slot]..slots[slot] + bytes)
@@ -96,7 +97,7 @@ fn a_flipped_bit_of_a_descriptor_costs_nothing() {
     assert_unused(&sample, &unused);
 }
 
-/// An image after something worse than a flipped bit.
+/// An image with whole places overwritten.
 fn wrecked(sample: &Sample, places: &[(u64, usize)]) -> Vec<u8> {
     let mut image = sample.image.clone();
     places.iter().for_each(|(at, len)| image[*at as usize..][..*len].fill(0xee));
@@ -113,7 +114,7 @@ fn the_record_before_does_where_the_current_one_is_gone() {
     let superblock = [64, 1088][slot_of(&sample.image, 8)];
     let notes = assert_all(&sample, &wrecked(&sample, &[(superblock, 1024)]), NAMES, "superblock");
     assert!(notes[0].contains("the superblock") && notes[0].contains("the record before it"), "{notes:?}");
-    // The first catalogue names the first of the two keyspaces.
+    // The first catalogue names only the first of the two keyspaces.
     let slot = CATALOGUE_SLOTS[slot_of(&sample.image, CATALOGUE)];
     let notes = assert_all(&sample, &wrecked(&sample, &[(slot, 100)]), [NAMES[0], NUMBERS[1]], "catalogue");
     assert!(notes.iter().any(|note| note.contains("keyspace number 2 is lost: it is \"keyspace-2\"")), "{notes:?}");
@@ -138,7 +139,7 @@ fn a_sealed_segment_needs_one_slot_of_its_descriptor() {
         let mut blank = sample.image.clone();
         blank[commit as usize..commit as usize + 8].fill(0);
         assert_all(&sample, &blank, NAMES, &format!("blank word of segment {number}"));
-        // Neither: then what it holds is lost, and nothing else.
+        // If both slots are gone, the segment's content is lost, and nothing else.
         let store = open(&wrecked(&sample, &[(commit, 120)]), true).unwrap();
         let found = read_keyspaces(&store, NAMES).unwrap();
         assert!(found.len() + 100 > sample.pairs.len() && store.recovery().salvaged[0].contains("cannot be read"));
@@ -158,7 +159,7 @@ fn a_truncated_image_keeps_what_is_before_its_end() {
         let notes = assert_all(&sample, &sample.image[..len - cut], NAMES, &format!("{cut} bytes short"));
         assert!(notes[0].contains("what is behind its end is missing"), "{notes:?}");
     }
-    // The last one may hold nothing but what was deleted or overwritten.
+    // The last segment in use may hold nothing but deleted or overwritten entries.
     let used = sample.segments.iter().rev().filter(|(_, state)| *state != SegmentState::Free).take(4);
     let kept = used.map(|(range, _)| {
         let store: Store = open(&sample.image[..range.start as usize + 8], true).unwrap();

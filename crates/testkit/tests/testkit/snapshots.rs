@@ -1,4 +1,5 @@
-//! Snapshots under concurrent transfers: batches move amounts between accounts, so the sum is the same in every snapshot, also after a kill.
+//! Snapshots during concurrent transfers: batches move amounts between accounts, so the sum is the same in every
+//! snapshot, also after a kill.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +21,7 @@ fn amount(value: &[u8]) -> u64 {
     u64::from_le_bytes(value.try_into().expect("8 bytes"))
 }
 
-/// Half of the accounts lie in either keyspace.
+/// The keyspace of an account; each keyspace holds half of the accounts.
 fn place(spaces: &[KeyspaceHandle; 2], account: u64) -> &KeyspaceHandle {
     &spaces[(account % 2) as usize]
 }
@@ -33,7 +34,7 @@ fn found(store: &Store, spaces: &[KeyspaceHandle; 2]) {
     store.commit(&batch, &WriteOptions::new()).unwrap().wait().unwrap();
 }
 
-/// One transfer; false if another one came in between.
+/// Makes one transfer; returns false if another transfer came in between, or if both accounts are the same.
 fn transfer(store: &Store, spaces: &[KeyspaceHandle; 2], rng: &mut Rng) -> bool {
     let (from, to) = (rng.below(ACCOUNTS), rng.below(ACCOUNTS));
     if from == to {
