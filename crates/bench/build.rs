@@ -1,11 +1,12 @@
-//! Tells the crate from which sources it is built: a hash of what decides how stores are measured.
+//! Gives the crate a hash of the sources that decide how stores are measured.
 //!
-//! The peers' program links this crate and is built by itself, so it may be an older one; records name what they were made by (`built_from`), and the figures refuse others.
-//! It is the sources themselves that are hashed, as builds know nothing of commits.
+//! The peers' program links this crate and is built by itself, so it may be an older build. Records name the sources
+//! that made them (`built_from`), and the figures refuse records of other sources. The hash covers the sources
+//! themselves, because a build knows nothing of commits.
 
 use std::path::{Path, PathBuf};
 
-/// What the harness is made of.
+/// The folders of the harness, whose files are hashed.
 const FOLDERS: [&str; 3] = ["src/harness", "src/target", "src/workload"];
 
 fn main() {
@@ -17,7 +18,7 @@ fn main() {
         files.sort();
         for file in files {
             let bytes = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-            // The length keeps what follows apart.
+            // The length separates the content from the next file's name.
             hash = fnv(hash, file.to_string_lossy().as_bytes());
             hash = fnv(hash, &(bytes.len() as u64).to_le_bytes());
             hash = fnv(hash, &bytes);

@@ -1,7 +1,7 @@
 //! The commands: `run`, `figures`, `nstore`, `compaction`, `report`, `yardstick`.
 //!
-//! [`main_with_args`] is the whole program, so that `hither bench …` can be the same. Exit status: 0 done (figures: every row
-//! as demanded), 1 a figure is short or the data is wrong, 2 wrong use, 3 a failure.
+//! [`main_with_args`] is the whole program, so that `hither bench …` can run the same. Exit status: 0 done (figures:
+//! every row meets its demand), 1 a figure is short or the data is wrong, 2 wrong use, 3 a failure.
 
 use std::ffi::OsString;
 use std::io::{BufReader, Write};
@@ -42,7 +42,7 @@ struct Program {
 enum Command {
     /// Measure workloads on a store
     Run(RunArgs),
-    /// Measure the table of demands, targets that the project set itself; exit status 1 if a row is short
+    /// Measure the table of demands, which are targets that the project set itself; exit status 1 if a row is short
     Figures(FiguresArgs),
     /// Run an experiment of the NStore paper
     Nstore(NstoreArgs),
@@ -54,7 +54,7 @@ enum Command {
     Report(ReportArgs),
     /// Measure what the machine can do
     Yardstick(YardstickArgs),
-    /// Load a store, say so and wait to be killed
+    /// Load a store, print that it is loaded and wait to be killed
     #[command(hide = true)]
     Leave(KillSpec),
     /// Open a store that was killed
@@ -73,7 +73,7 @@ enum Store {
 
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// The store
+    /// The store to measure
     #[arg(long, value_enum, default_value_t = Store::HitherOrdered)]
     store: Store,
     /// Prints a JSON record per workload
@@ -115,8 +115,8 @@ struct YardstickArgs {
     json: bool,
 }
 
-/// The program: the first argument is its name. The commands that it starts itself get `bench` in front if it runs inside
-/// another program.
+/// The program; the first argument is its name. Commands of this program that it starts itself get `bench` in front if
+/// the executable is not `hither-bench`.
 pub fn main_with_args<I, A>(args: I) -> ExitCode
 where
     I: IntoIterator<Item = A>,
@@ -126,7 +126,7 @@ where
     main_with_prefix(if alone.unwrap_or(true) { &[] } else { &["bench"] }, args)
 }
 
-/// The same with given words between the program and a command.
+/// As [`main_with_args`], with the given words between the program and the commands that it starts.
 pub fn main_with_prefix<I, A>(prefix: &[&str], args: I) -> ExitCode
 where
     I: IntoIterator<Item = A>,
@@ -246,7 +246,7 @@ fn to_json(value: &impl serde::Serialize) -> Result<String> {
 
 fn say(text: &str) -> Result<()> {
     match writeln!(std::io::stdout(), "{text}") {
-        // Whoever read the output has seen enough.
+        // A reader that closed the pipe has seen enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.map_err(|e| Error::io("printing", e)),
     }
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(code(&["figures", "nstore", "--only", "no-such-row"]), expected(2));
         assert_eq!(code(&["figures", "compaction", "--only", "no-such-row"]), expected(2));
         assert_eq!(code(&["figures", "server", "--only", "no-such-row"]), expected(2));
-        // Files are measured on a disk.
+        // Rows on files must be measured on a disk.
         assert_eq!(code(&["figures", "--only", "file-sync", "--disk", "/dev/shm"]), expected(2));
         assert_eq!(code(&["figures", "server", "--only", "file-set", "--disk", "/dev/shm"]), expected(2));
         assert_eq!(code(&["nstore", "accesses", "--nodes", "17"]), expected(2));

@@ -1,7 +1,7 @@
-//! One measured case: a store that its live entries fill to a given share, overwritten for a while.
+//! One measured case: a store filled to a given share by its live entries, and overwritten for a while.
 //!
-//! The store is made so large that the loaded pairs fill it to the share asked for; it never grows. Overwrites before the clock starts turn it over, so that what is measured is
-//! the steady state, and every key is read and checked afterwards.
+//! The store is made so large that the loaded pairs fill the share asked for; it never grows. Overwrites before the
+//! clock starts turn the store over, so that the steady state is measured. Afterwards every key is read and checked.
 //!
 //! Thread safety: one case at a time; its threads are those of the harness.
 
@@ -23,57 +23,59 @@ use crate::target::{Error, Result};
 use crate::workload::data::DataSet;
 use crate::workload::{Distribution, Kind, Workload};
 
-/// Keys of the sample store that tells how long an entry is.
+/// Keys of the sample store that shows the mean length of an entry.
 const SAMPLE_KEYS: u64 = 20_000;
 /// One call in this many is timed.
 const SAMPLE_EVERY: u32 = 32;
-/// Slices of the course.
+/// Length of a slice of the course.
 const SLICE: Duration = Duration::from_millis(250);
 
-/// What is measured.
+/// What is measured, and how.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The index.
     pub index: Index,
-    /// How garbage is collected.
+    /// The way of collecting garbage.
     pub way: Way,
-    /// Whether entries of ordered indexes carry shortcuts, where they are large enough and the way of collection has them.
+    /// Whether entries of ordered indexes carry shortcuts, if they are large enough and the way of collecting has
+    /// shortcuts.
     pub shortcuts: bool,
-    /// Collectors of the background.
+    /// Number of background collectors.
     pub cleaners: usize,
-    /// Writers.
+    /// Number of writers.
     pub threads: usize,
-    /// Pairs.
+    /// Number of pairs.
     pub keys: u64,
-    /// Length of values; `None`: those of ETC.
+    /// Length of values in bytes; `None`: as ETC has them.
     pub value_bytes: Option<usize>,
-    /// Live bytes in per cent of the bytes that the store may have.
+    /// Live bytes, in per cent of the bytes that the store may have.
     pub utilization: u32,
-    /// What the writers do, of a kind that overwrites.
+    /// The writers' operations, of a kind that overwrites.
     pub workload: Workload,
-    /// Other keys become hot when the clock starts.
+    /// Whether other keys become hot when the clock starts.
     pub shift: bool,
-    /// Overwritten bytes before the clock starts, in stores.
+    /// Bytes overwritten before the clock starts, as a multiple of the store's size.
     pub turnovers: f64,
-    /// Measured operations.
+    /// Number of measured operations.
     pub ops: u64,
-    /// Open loop: operations per second that are due, of all writers; latency counts from when they were. `None`: closed loop.
+    /// Open loop: the operations per second that are due, of all writers together; latency counts from when an
+    /// operation was due. `None`: closed loop.
     pub due: Option<f64>,
     /// Ends the measurement even if operations are left.
     pub at_most: Duration,
 }
 
-/// How garbage is collected.
+/// The way of collecting garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By this collector, with all that it has.
+    /// With this collector and all its techniques.
     Collector(Collector),
-    /// With some techniques.
+    /// With the techniques up to a step.
     Step(Step),
 }
 
 impl Way {
-    /// The collector's name.
+    /// The collector's name in tables.
     pub fn collector(self) -> &'static str {
         match self {
             Way::Collector(Collector::Chain) | Way::Step(Step::Chain) => "chain",
@@ -81,7 +83,7 @@ impl Way {
         }
     }
 
-    /// The techniques' name.
+    /// The name of the techniques in tables.
     pub fn techniques(self) -> &'static str {
         match self {
             Way::Collector(_) => "default",
@@ -89,7 +91,7 @@ impl Way {
         }
     }
 
-    /// Whether it makes use of shortcuts, as far as entries carry any.
+    /// Whether the way uses shortcuts, as far as entries carry any.
     pub fn has_shortcuts(self) -> bool {
         matches!(self, Way::Collector(Collector::Batched) | Way::Step(Step::Shortcuts))
     }
@@ -102,56 +104,57 @@ impl Way {
     }
 }
 
-/// What a case gave.
+/// The result of a case.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// Operations per second.
     pub ops_per_s: f64,
     /// Latencies of puts.
     pub puts: Quantiles,
-    /// The course.
+    /// The course, in slices of time; empty in the open loop.
     pub slices: Vec<Slice>,
     /// Wall time of the measured part, in seconds.
     pub seconds: f64,
     /// Live bytes as a share of the bytes that the store may have, at the end.
     pub utilization: f64,
-    /// Bytes of segments emptied.
+    /// Bytes of segments that collectors emptied.
     pub collected_bytes: u64,
     /// Processor time of collecting, in seconds.
     pub collector_cpu_s: f64,
-    /// Bytes appended over bytes that writers appended.
+    /// Bytes that writers appended or collectors copied, over the bytes that writers appended.
     pub write_amplification: f64,
-    /// Current entries that collectors met, by what came of their shortcuts: found at once, in the leaf beside, not found.
+    /// Current entries whose shortcuts collectors followed, by outcome: found at once, found in the leaf beside, not
+    /// found.
     pub shortcuts: [u64; 3],
-    /// Times that writers waited for space.
+    /// How often writers waited for space.
     pub stalls: u64,
-    /// How long, in milliseconds, all writers together.
+    /// How long writers waited for space in milliseconds, all together.
     pub stall_ms: u64,
     /// How long writers were slowed down, in milliseconds, all together.
     pub paced_ms: f64,
     /// Entries of emptied segments that were known to be garbage.
     pub known_garbage: u64,
-    /// DRAM that says what is garbage, as a share of the bytes of the log.
+    /// DRAM that records what is garbage, as a share of the bytes of the log.
     pub garbage_info: f64,
-    /// Bytes that the store may have, over bytes of keys and values.
+    /// Bytes that the store may have, over the bytes of keys and values.
     pub space_amplification: f64,
 }
 
 impl Measured {
-    /// What came of shortcuts, each as a share of all that were followed; `None` if none were.
+    /// The outcomes of shortcuts, each as a share of all that were followed; `None` if none were.
     pub fn shortcut_shares(&self) -> Option<[f64; 3]> {
         let followed: u64 = self.shortcuts.iter().sum();
         (followed > 0).then(|| self.shortcuts.map(|count| count as f64 / followed as f64))
     }
 
-    /// Bytes of segments emptied in a second of a collector's processor time.
+    /// Bytes of segments emptied per second of collectors' processor time.
     pub fn per_cpu_second(&self) -> Option<f64> {
         (self.collector_cpu_s > 0.0).then(|| self.collected_bytes as f64 / self.collector_cpu_s)
     }
 }
 
 impl Case {
-    /// Measures it in a new store on forced dax, durable at return.
+    /// Measures the case in a new store on forced dax, durable at return.
     pub fn run(&self) -> Result<Measured> {
         self.check()?;
         pin::prepare();
@@ -199,7 +202,8 @@ impl Case {
         if self.shortcuts && self.way.has_shortcuts() { builder } else { builder.shortcut_from_bytes(None) }
     }
 
-    /// Mean bytes of an entry without shortcut, and of key and value, by a sample: stores with and without shortcuts have the same size, of which these take their part.
+    /// Mean bytes of an entry without shortcut, and of key and value together, from a sample. Stores with and without
+    /// shortcuts get the same size, so shortcuts take their room from it.
     fn mean_bytes(&self, data: &DataSet) -> Result<(f64, f64)> {
         let keys = self.keys.min(SAMPLE_KEYS);
         let builder =
@@ -223,7 +227,8 @@ impl Case {
         steady.run(&self.team(target, data, workload, epoch))
     }
 
-    /// What the clock measures. In the open loop without slices: a stall is in the latency of all that was due meanwhile.
+    /// The measured part. In the open loop there are no slices, because a stall shows in the latency of everything that
+    /// was due meanwhile.
     fn measured(&self, target: &StoreTarget, data: &DataSet) -> Result<Course> {
         let distribution = match self.workload.distribution {
             Distribution::Zipf(theta) if self.shift => Distribution::MovedZipf(theta),
@@ -242,7 +247,7 @@ fn load(target: &StoreTarget, data: &DataSet, keys: u64, threads: usize) -> Resu
     Closed { ops: 0, warmup_ops: 0, at_most: Duration::MAX, sample_every: 64 }.run(&team).map(drop)
 }
 
-/// What the store has done up to a moment.
+/// The store's counters at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     collected: u64,
@@ -279,7 +284,7 @@ impl Moment {
         }
     }
 
-    /// What was done since; the rest is filled in by the caller.
+    /// The differences between two moments; the caller fills in the rest.
     fn since(&self, before: &Moment, slices: Vec<Slice>) -> Measured {
         let (appended, copied) = (self.appended - before.appended, self.copied - before.copied);
         Measured {
@@ -337,7 +342,7 @@ mod tests {
         }
     }
 
-    /// Every put that was due is in the quantiles, and none comes before it is due.
+    /// Every put that was due is in the quantiles, and none is made before it is due.
     #[test]
     fn in_the_open_loop_puts_come_when_they_are_due() {
         let open = Case { due: Some(40_000.0), ops: 8_000, turnovers: 0.0, ..case("update:zipf") };

@@ -1,7 +1,9 @@
-//! What a store does when it is nearly full (Pacman, section 4): `hither bench compaction`.
+//! Overwrites in a store that is nearly full (Pacman, section 4): `hither bench compaction`.
 //!
-//! The rows are all combinations of the options that may be repeated. [`case`] measures one. A row has rate, latencies of puts, what collectors emptied and the processor time it took, write
-//! amplification, and DRAM for the accounts of garbage; the page has the longest stall in each slice of time. Peers take the same overwrites, for the space they use.
+//! The rows are all combinations of the options that may be repeated; [`case`] measures one. A row has the rate,
+//! latencies of puts, the bytes that collectors emptied, their processor time, write amplification, and DRAM for the
+//! accounts of garbage. The page has the longest stall in each slice of time. Peers run the same overwrites, which
+//! shows the space they use.
 
 pub mod case;
 pub mod techniques;
@@ -85,10 +87,11 @@ pub struct CompactionArgs {
     /// Overwrites, for example update:uniform, ycsb-a, update:etc; may be repeated [default: update:zipf=0.99, update:uniform and ycsb-a]
     #[arg(long = "workload", short = 'w')]
     pub workloads: Vec<Workload>,
-    /// Turns the techniques of collection on one after the other, a row each (Pacman, Fig. 8); without --utilization and --workload at 80 % under update:zipf=0.99
+    /// Turns the techniques of collection on one after the other, a row each (Pacman, Fig. 8); without --utilization and --workload at 80 %
+    /// under update:zipf=0.99
     #[arg(long, conflicts_with_all = ["collector", "shortcuts"])]
     pub techniques: bool,
-    /// Open loop: operations per second that are due, all writers together; latencies count from when they are. For updates
+    /// Open loop: operations per second that are due, all writers together; latencies count from when they are due. For updates only
     #[arg(long)]
     pub rate: Option<f64>,
     /// Index; may be repeated [default: hash]
@@ -97,28 +100,29 @@ pub struct CompactionArgs {
     /// Collector; may be repeated [default: batched]
     #[arg(long, value_enum)]
     pub collector: Vec<Collector>,
-    /// Shortcuts for entries of ordered indexes that are large enough (values of 256 bytes); may be repeated [default: on]
+    /// Shortcuts for entries of ordered indexes that are large enough (values of 256 bytes); may be repeated [default:
+    /// on]
     #[arg(long, value_enum)]
     pub shortcuts: Vec<Switch>,
-    /// Collectors of the background; may be repeated [default: 1]
+    /// Number of background collectors; may be repeated [default: 1]
     #[arg(long, value_name = "COUNT")]
     pub cleaners: Vec<usize>,
-    /// Length of values, with update:etc those of ETC; may be repeated [default: 8]
+    /// Length of values in bytes, with update:etc those of ETC; may be repeated [default: 8]
     #[arg(long, value_name = "BYTES")]
     pub value_bytes: Vec<usize>,
-    /// Writers
+    /// Number of writers
     #[arg(long, short = 't', default_value_t = 2)]
     pub threads: usize,
     /// Moves the hot spot of Zipf workloads when the clock starts
     #[arg(long)]
     pub shift: bool,
-    /// How often the store is written over before the clock starts
+    /// How often the store is overwritten before the clock starts
     #[arg(long, default_value_t = 1.0, value_name = "TIMES")]
     pub turnovers: f64,
     /// Ends each row after this many seconds
     #[arg(long, default_value_t = 600.0)]
     pub seconds: f64,
-    /// Another store that takes the same overwrites, for its space: lmdb, redb, rocksdb or fjall; may be repeated
+    /// Another store that runs the same overwrites, to show its space: lmdb, redb, rocksdb or fjall; may be repeated
     #[arg(long, value_name = "STORE")]
     pub peer: Vec<String>,
 }
@@ -134,7 +138,7 @@ pub enum IndexName {
     Learned,
 }
 
-/// A technique of the collector on the command line.
+/// Whether a technique of the collector is used, on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
     /// In use
@@ -179,7 +183,7 @@ impl CompactionArgs {
         }
     }
 
-    /// How garbage is collected, in rows, with shortcuts or without.
+    /// The ways of collecting garbage that make rows, each with or without shortcuts.
     fn ways(&self, index: IndexName) -> Vec<(Way, bool)> {
         let ways: Vec<Way> = match (self.collector.as_slice(), self.techniques) {
             (_, true) => Step::of(index).map(Way::Step).collect(),
@@ -207,7 +211,7 @@ impl CompactionArgs {
         Err(Error::Config(what.into()))
     }
 
-    /// All combinations.
+    /// The cases of all combinations.
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for index in or(&self.index, &[IndexName::Hash]) {
@@ -246,7 +250,7 @@ fn or<T: Clone>(given: &[T], usual: &[T]) -> Vec<T> {
     if given.is_empty() { usual.to_vec() } else { given.to_vec() }
 }
 
-/// Runs the experiment and prints it; `prefix` is what comes before this program's commands.
+/// Runs the experiment and prints it; `prefix` holds the words between this program and its commands.
 pub fn run(args: &CompactionArgs, prefix: &[OsString]) -> Result<()> {
     args.check()?;
     let report = measure(args, prefix)?;
@@ -268,7 +272,7 @@ fn measure(args: &CompactionArgs, prefix: &[OsString]) -> Result<Report> {
                 report.courses.push(course(&case, &measured));
                 report.push(row(&case, &measured));
             }
-            // What cannot be done at all is a result, too: a store that is too full for its collector.
+            // A case that cannot be done at all is a result, too: the store is too full for its collector.
             Err(error @ Error::Store { .. }) => report.push(failed_row(&case, &error)),
             Err(error) => return Err(error),
         }
@@ -277,7 +281,7 @@ fn measure(args: &CompactionArgs, prefix: &[OsString]) -> Result<Report> {
     Ok(report)
 }
 
-/// The settings of a row: its first columns.
+/// The settings of a row, which are its first columns.
 fn settings(case: &Case) -> Vec<Value> {
     vec![
         case.index.store_name().into(),
@@ -327,7 +331,7 @@ fn row(case: &Case, found: &Measured) -> Vec<Value> {
     row
 }
 
-/// Settings and a note, nothing measured.
+/// A row with settings and a note, without measurements.
 fn failed_row(case: &Case, error: &Error) -> Vec<Value> {
     let mut row = settings(case);
     row.resize(COLUMNS.len() - 1, Value::Null);
@@ -350,7 +354,7 @@ fn course(case: &Case, found: &Measured) -> (String, Vec<(String, f64)>) {
     (title, found.slices.iter().enumerate().map(bar).collect())
 }
 
-/// Rows of the peers: the space that they use after as many overwrites.
+/// Adds a row for each peer and workload: the space that the peer uses after as many overwrites.
 fn peers(args: &CompactionArgs, prefix: &[OsString], report: &mut Report) -> Result<()> {
     if args.peer.is_empty() {
         return Ok(());

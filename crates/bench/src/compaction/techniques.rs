@@ -1,41 +1,42 @@
-//! What each technique of collection is worth: they are turned on one after the other (Pacman, Fig. 8), `hither bench compaction --techniques`.
+//! The effect of each technique of collection: they are turned on one after the other (Pacman, Fig. 8), `hither bench
+//! compaction --techniques`.
 //!
-//! The paper begins with collectors of other stores; here the chain collector is the one without any of the techniques, and the batched one without its aids is the base of the others, which
-//! need it.
+//! The paper begins with the collectors of other stores. Here the chain collector is the one without any of the
+//! techniques. The batched collector without its aids comes next, because the other techniques need it.
 
 use hither::{Builder, CollectorKind};
 
 use super::IndexName;
 
-/// A step has what those before it have, the first one excepted, which stands alone.
+/// A set of techniques. Each step has those of the steps before it, except for the first, which stands alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// The chain collector.
     Chain,
-    /// The batched collector, and no more.
+    /// The batched collector without further techniques.
     Base,
-    /// Garbage is known by bits in DRAM.
+    /// Bits in DRAM record what is garbage.
     Bits,
     /// Hot entries have segments of their own.
     HotCold,
-    /// Writers are slowed down where space is scarce.
+    /// Writers are slowed down when space is scarce.
     Pacing,
-    /// Copies lie in the order of their keys: nothing but work for a hash keyspace.
+    /// Copies are written in the order of their keys; for a hash keyspace that is only more work.
     KeyOrder,
-    /// Large entries say where the index names them: none in a hash keyspace.
+    /// Large entries carry the place where the index names them; in a hash keyspace none do.
     Shortcuts,
 }
 
-/// In the order in which they are turned on.
+/// All steps, in the order in which they are turned on.
 const STEPS: [Step; 7] = [Step::Chain, Step::Base, Step::Bits, Step::HotCold, Step::Pacing, Step::KeyOrder, Step::Shortcuts];
 
 impl Step {
-    /// The steps that an index can tell apart.
+    /// The steps that make a difference for an index.
     pub fn of(index: IndexName) -> impl Iterator<Item = Step> {
         STEPS.into_iter().filter(move |step| index != IndexName::Hash || *step < Step::KeyOrder)
     }
 
-    /// Its name in tables.
+    /// The name of the step in tables.
     pub fn name(self) -> &'static str {
         match self {
             Step::Chain => "none (chain)",
@@ -48,7 +49,7 @@ impl Step {
         }
     }
 
-    /// Turns on what it has, and the rest off.
+    /// Turns on the techniques of the step, and turns off the others.
     pub fn settings(self, builder: Builder) -> Builder {
         let has = |technique: Step| self >= technique;
         let kind = if has(Step::Base) { CollectorKind::Batched } else { CollectorKind::Chain };

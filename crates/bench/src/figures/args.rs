@@ -1,4 +1,4 @@
-//! What `figures` is told on the command line; the same for every table.
+//! The command line of `figures`; the same for every table.
 //!
 //! Thread safety: plain values.
 
@@ -9,7 +9,7 @@ use clap::Args;
 /// Options of `figures`.
 #[derive(Clone, Debug, Args)]
 pub struct FiguresArgs {
-    /// Which table
+    /// Which table to measure
     #[arg(value_parser = ["engine", "nstore", "compaction", "server"], default_value = "engine")]
     pub table: String,
     /// Prints JSON

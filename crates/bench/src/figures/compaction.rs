@@ -1,7 +1,10 @@
 //! The table of demands on compaction: `figures compaction`.
 //!
-//! Two writers and one collector, forced dax, durable at return. Each measurement is a process of its own (`hither-bench compaction`); what rows share in a round is measured
-//! once. Ratios compare measurements of one round, in the order of the rows, so that what disturbs the machine for a while disturbs both.
+//! Two writers and one collector, on forced dax, durable at return. Each measurement is a process of its own
+//! (`hither-bench compaction`). Measurements that several rows of a round share are made once.
+//!
+//! Ratios compare measurements of one round, made in the order of the rows, so that a disturbance of the machine that
+//! lasts for a while affects both.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,18 +23,19 @@ use crate::target::{Error, Result};
 use crate::yardstick::measure::{Request as Yard, Yardsticks, between};
 
 const THREADS: usize = 2;
-/// The append limit that demands in operations per second are stated for.
+/// The append limit for which demands in operations per second are stated.
 const SCALE_APPEND: f64 = 8.9e6;
-/// No row divides by the map. But rates, bandwidth and latencies are demanded of one machine, and the append limit alone, which has no misses, does not say which it was.
+/// No row divides by the map. But rates, bandwidth and latencies are demanded of one particular machine, and the append
+/// limit has no cache misses, so it alone does not identify the machine.
 const REQUIRED: Required = Required { append: true, map: true };
-/// How often gets and scans are measured with and without a collector in each round, in turn.
+/// How often gets and scans are measured with and without a collector in each round, by turns.
 const IDLE_TURNS: usize = 3;
 
 const fn demand(id: &'static str, name: &'static str, unit: Unit, bound: f64) -> Demand {
     Demand { id, name, unit, at_least: bound, aim: bound }
 }
 
-/// The rows.
+/// The rows of the table.
 pub const DEMANDS: [Demand; 16] = [
     demand("base-50", "update Zipf at 50 % (hash) against a store with room", Unit::WithRoom, 0.9),
     demand("zipf-80", "update Zipf 0.99 at 80 % (hash)", Unit::Half, 0.95),
@@ -68,7 +72,7 @@ const ZIPF: &str = "update:zipf=0.99";
 const UNIFORM: &str = "update:uniform";
 const YCSB_A: &str = "ycsb-a";
 
-/// The rounds and what they have measured.
+/// The results of all rounds.
 struct Compaction {
     runner: Runner,
     keys: u64,
@@ -79,14 +83,14 @@ struct Compaction {
     notes: BTreeMap<&'static str, String>,
 }
 
-/// One round: what was measured in it so far, or why it could not be.
+/// One round: the results so far, or the reason why there is none.
 struct Round<'a> {
     all: &'a mut Compaction,
     found: BTreeMap<Key, std::result::Result<Value, String>>,
     append: Option<f64>,
 }
 
-/// Measures and prints; true if every row is as demanded.
+/// Measures the table and prints it; returns true if every row meets its demand.
 pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     let wanted = |demand: &&Demand| args.only.is_empty() || args.only.iter().any(|word| demand.id.contains(word.as_str()));
     let demands: Vec<Demand> = DEMANDS.iter().filter(wanted).copied().collect();
@@ -126,7 +130,7 @@ impl Compaction {
             }
         }
         let after = self.measure_yardsticks()?;
-        // Rows that are scaled divide by what was measured before.
+        // Rows that are scaled divide by the append limit measured before the round.
         let scaled_by = Yardsticks { append, append_on_huge_pages: before.append_on_huge_pages, ..Yardsticks::default() };
         self.yardsticks.push(Around { group: format!("round {number}, before"), yardsticks: scaled_by });
         self.yardsticks.push(Around { group: format!("round {number}"), yardsticks: between(&before, &after) });
@@ -152,7 +156,7 @@ impl Compaction {
 }
 
 impl Round<'_> {
-    /// What a row gets in this round.
+    /// The point of a row in this round.
     fn point_of(&mut self, id: &str) -> Result<Point> {
         match id {
             "base-50" => self.against_room(),
@@ -183,7 +187,7 @@ impl Round<'_> {
         Ok(Point { value: full / half, rate: Some(full) })
     }
 
-    /// The update figure of the table of the engine, in the same round.
+    /// The ratio to the update figure of the engine's table, measured in the same round.
     fn against_room(&mut self) -> Result<Point> {
         let half = self.rate(key(ZIPF, 50))?;
         let args = format!("--keys {} --ops {} --threads {THREADS} --verify", self.all.keys, 2 * self.all.keys);
@@ -203,7 +207,8 @@ impl Round<'_> {
         Ok(Point { value: on / off, rate: Some(on) })
     }
 
-    /// With a collector that has nothing to do, and without one, in turn; the median of the turns is the round's one point, as a row needs points of several rounds.
+    /// Measures with a collector that has nothing to do and without one, by turns. The median of the turns is the
+    /// round's only point, because a row needs points of several rounds.
     fn idle(&mut self, index: Index, workload: &str, ops_per_key: u64) -> Result<Point> {
         let ops = if ops_per_key == 0 { self.all.keys / 5 } else { ops_per_key * self.all.keys };
         let (keys, runner) = (self.all.keys, &mut self.all.runner);
@@ -232,14 +237,14 @@ impl Round<'_> {
 }
 
 impl Compaction {
-    /// A row of `hither-bench compaction`.
+    /// Measures a row of `hither-bench compaction`.
     fn measure(&self, key: Key) -> Result<Value> {
         eprintln!("  {} {} at {} %, {}", key.index, key.workload, key.utilization, key.collector);
         let (keys, bytes) = if key.workload == YCSB_A { (2 * self.keys, 48) } else { (self.keys, 8) };
         let mut command = self.runner.command("compaction");
         command.args(["--json", "--index", key.index, "--workload", key.workload, "--collector", key.collector, "--cleaners", "1"]);
         command.args(["--utilization", &key.utilization.to_string(), "--keys", &keys.to_string(), "--value-bytes", &bytes.to_string()]);
-        // As many operations for all: what varies is the store, not the length of the run.
+        // The number of operations is the same for all: the store varies, not the length of the run.
         command.args(["--threads", &THREADS.to_string(), "--ops", &(4 * self.keys).to_string()]);
         super::process::json(&output(command)?)
     }
@@ -272,11 +277,11 @@ mod tests {
         Compaction { runner, keys: 1_000, quick: true, rounds: 1, yardsticks: Vec::new(), points, notes }
     }
 
-    /// Regression: each turn was a point, so that a row was measured often enough in one round.
+    /// Regression: each turn was a point, so that one round gave a row enough points.
     #[test]
     fn rows_on_idle_collectors_have_one_point_for_each_round() {
         let record = Record { ops_per_s: 5e6, ..Record::default() };
-        // Yardsticks are asked for by the same program.
+        // The same script also answers the requests for yardsticks.
         let first = "if [ \"$1\" = yardstick ]; then echo '{\"append\": 8e6, \"map_uniform\": 2e7, \"map_zipf\": 2e7}'; fi";
         let mut all = compaction(Runner::of_script(&Runner::script_of(first, &record)));
         let demands: Vec<Demand> = DEMANDS.into_iter().filter(|demand| demand.id.starts_with("idle")).collect();
@@ -285,7 +290,7 @@ mod tests {
         assert!(rows.len() == 2 && rows.iter().all(|row| row.rounds == [1.0] && row.rate == Some(5e6)), "{rows:?}");
     }
 
-    /// What one process measured serves all rows of the round that need it.
+    /// A measurement of one process serves all rows of the round that need it.
     #[test]
     fn ratios_of_one_round() {
         let mut all = compaction(Runner::new(&[], None).expect("this program"));

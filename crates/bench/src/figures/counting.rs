@@ -1,7 +1,10 @@
-//! Whether a run counts: what speaks against it, each as a reason in words.
+//! Decides whether a run counts. Each objection to it is a reason in words.
 //!
-//! A table says which yardsticks it requires. One that is required and was not measured is as bad as one that is out of range: nobody knows then what the machine could do.
-//! Each value that points are divided by is judged by itself: a median over groups and rounds would hide the one group that was disturbed, whose ratios are splendid for it.
+//! A table states which yardsticks it requires. A required yardstick that was not measured is as bad as one out of
+//! range, because then the speed of the machine is unknown.
+//!
+//! Each value that points are divided by is judged by itself. A median over groups and rounds would hide a single
+//! disturbed group, whose ratios are splendid because of the disturbance.
 
 use super::engine::SCALE_KEYS;
 use super::row::Row;
@@ -10,7 +13,7 @@ use crate::report::count;
 use crate::yardstick::measure::Yardsticks;
 use crate::yardstick::{APPEND, MAP_UNIFORM, MAP_ZIPF, Scale};
 
-/// Rounds of which a median says something.
+/// The fewest rounds that give a meaningful median.
 pub(super) const ROUNDS: u32 = 3;
 
 /// The yardsticks that the rows of a table need.
@@ -20,15 +23,15 @@ pub(super) struct Required {
     pub map: bool,
 }
 
-/// What the yardsticks were around a group of measurements: what the points of that group are divided by.
+/// The yardsticks around one group of measurements, by which the points of the group are divided.
 #[derive(Clone, Debug)]
 pub(super) struct Around {
-    /// The group and its round, as reasons name it.
+    /// The group and its round, as reasons name them.
     pub group: String,
     pub yardsticks: Yardsticks,
 }
 
-/// What is asked of a run at its end.
+/// A run to be judged at its end.
 pub(super) struct Run<'a> {
     pub keys: u64,
     pub quick: bool,
@@ -40,11 +43,11 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// What speaks against it.
+    /// The reasons why the run does not count; none if it counts.
     pub fn disturbances(&self) -> Vec<String> {
         let mut reasons: Vec<String> = [of_counts(self.keys, self.quick), of_commit(self.commit)].into_iter().flatten().collect();
         reasons.extend(of_rounds(self.rounds, self.rows));
-        // Other counts have other scales.
+        // For other counts there are no scale figures.
         if of_counts(self.keys, self.quick).is_none() {
             reasons.extend(of_yardsticks(self.yardsticks, self.required));
         }
@@ -52,12 +55,12 @@ impl Run<'_> {
     }
 }
 
-/// Whether it is of the size that the demands are for.
+/// Reports a run whose size is not the one that the demands are for.
 pub(super) fn of_counts(keys: u64, quick: bool) -> Option<String> {
     (quick || keys != SCALE_KEYS).then(|| "it has smaller or other counts than the demands are for".into())
 }
 
-/// Whether there are enough rounds, and each of these rows that has a value has it from as many.
+/// Reports too few rounds, or else the rows with a value from too few of them.
 pub(super) fn of_rounds<'a>(rounds: u32, rows: impl IntoIterator<Item = &'a Row>) -> Vec<String> {
     if rounds < ROUNDS {
         return vec![format!("rounds: {rounds}, and a median needs {ROUNDS}")];
@@ -65,7 +68,7 @@ pub(super) fn of_rounds<'a>(rounds: u32, rows: impl IntoIterator<Item = &'a Row>
     rows.into_iter().filter_map(of_row).collect()
 }
 
-/// Whether anybody can build what was measured.
+/// Reports a commit from which others could not build the measured program.
 pub(super) fn of_commit(commit: &str) -> Option<String> {
     match commit {
         "unknown" => Some("it is not known of which commit it is: it was not run in the source tree".into()),
@@ -74,13 +77,14 @@ pub(super) fn of_commit(commit: &str) -> Option<String> {
     }
 }
 
-/// Whether a row that has a value has it from enough rounds.
+/// Reports a row that has a value from too few rounds.
 fn of_row(row: &Row) -> Option<String> {
     let few = row.value.is_some() && row.rounds.len() < ROUNDS as usize;
     few.then(|| format!("{} was measured only {} times", row.demand.id, row.rounds.len()))
 }
 
-/// Whether the machine is the one that the demands are for, and was undisturbed around each group.
+/// Reports yardsticks which show that the machine is not the one that the demands are for, or was disturbed around a
+/// group.
 pub(super) fn of_yardsticks(around: &[Around], required: Required) -> Vec<String> {
     let y = medians(around);
     let missing = |scale: &Scale, value: Option<f64>, required: bool| {
@@ -99,7 +103,7 @@ pub(super) fn of_yardsticks(around: &[Around], required: Required) -> Vec<String
     of_all.into_iter().flatten().chain(around.iter().flat_map(of_group)).collect()
 }
 
-/// What was measured around one group and is out of range.
+/// Reports the yardsticks around one group that are out of range.
 fn of_group(around: &Around) -> Vec<String> {
     let y = &around.yardsticks;
     let measured = [(APPEND, y.append), (MAP_UNIFORM, y.map_uniform), (MAP_ZIPF, y.map_zipf)];
@@ -113,7 +117,7 @@ fn of_scale(scale: &Scale, value: f64, group: &str) -> Option<String> {
     (!scale.admits(value)).then(outside)
 }
 
-/// Medians over all groups of a run, to be shown.
+/// Medians over all groups of a run, for display.
 pub(super) fn medians(around: &[Around]) -> Yardsticks {
     let each = || around.iter().map(|around| &around.yardsticks);
     let all = |f: fn(&Yardsticks) -> Option<f64>| median(&each().filter_map(f).collect::<Vec<_>>());
@@ -191,7 +195,7 @@ mod tests {
         assert!(Run { required: Required::default(), ..run(&[]) }.disturbances().is_empty());
     }
 
-    /// Regression: the median over all groups was in range, so the ratios of the disturbed ones counted.
+    /// Regression: the median over all groups was in range, so the ratios of the disturbed groups counted.
     #[test]
     fn a_group_whose_own_yardsticks_were_disturbed_does_not_count() {
         let group =

@@ -1,6 +1,8 @@
-//! DRAM per key after loads of several sizes: what an index takes depends on how full its tables are, and the worst size counts.
+//! DRAM per key after loads of several sizes. The memory of an index depends on how full its tables are, and the worst
+//! size counts.
 //!
-//! The worst of some sizes is no measure: without the one that is missing it may be the better. So there are all sizes or none.
+//! All sizes must be measured, or there is no result: without the missing size, the worst of the others may look better
+//! than it is.
 
 use super::process::Runner;
 use crate::target::store::Index;
@@ -9,7 +11,7 @@ use crate::target::{Error, Result};
 /// The sizes, in fifths of the keys of a table.
 const FIFTHS: [u64; 4] = [3, 4, 5, 6];
 
-/// Bytes per key of all sizes, each in a process of its own.
+/// Bytes per key at all sizes, each measured in a process of its own.
 ///
 /// # Errors
 /// One of them was not measured.

@@ -1,7 +1,8 @@
-//! Runs the table: rounds of groups, yardsticks around each, rows and verdicts at the end.
+//! Runs the table of the engine: rounds of groups, yardsticks around each group, rows and verdicts at the end.
 //!
-//! A run counts only if what the points of each group are divided by lies within 25 % of the scale figures (two threads, 5 M keys) and nothing else speaks
-//! against it ([`super::counting`]); otherwise the table says what does.
+//! A run counts only if the yardsticks by which the points of each group are divided lie within 25 % of the scale
+//! figures (two threads, 5 M keys), and if there is no other objection to it ([`super::counting`]). Otherwise the table
+//! states the reasons.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -28,12 +29,12 @@ use crate::yardstick::measure::{Request, Yardsticks, between};
 /// The whole table as JSON.
 #[derive(Debug, Serialize)]
 pub struct Table {
-    /// Where and when.
+    /// The machine, the sources and the time.
     #[serde(flatten)]
     pub machine: Machine,
-    /// True if nothing speaks against the run.
+    /// True if the run counts.
     pub counts: bool,
-    /// What does.
+    /// The reasons why it does not count.
     pub disturbance: Vec<String>,
     /// Medians of the yardsticks around all groups of the run.
     pub yardsticks: Yardsticks,
@@ -65,7 +66,7 @@ impl Table {
     }
 }
 
-/// Measures and prints; true if every row is as demanded.
+/// Measures the table and prints it; returns true if every row meets its demand.
 pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     let here = std::env::current_dir().map_err(|e| Error::io("finding the current directory", e))?;
     if args.peers {
@@ -102,7 +103,7 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     Ok(table.is_good())
 }
 
-/// What the groups divide by, or are judged by.
+/// The yardsticks that the groups divide by or are judged by.
 fn required(groups: &[Group]) -> Required {
     let each = || groups.iter().map(|group| group.yardsticks());
     Required { append: each().any(|(append, _)| append), map: each().any(|(_, map)| map) }
@@ -129,11 +130,11 @@ struct Engine {
 }
 
 const THREADS: usize = 2;
-/// Keys that the demands are for.
+/// Number of keys that the demands are for.
 pub(super) const SCALE_KEYS: u64 = 5_000_000;
-/// Threads that commit at once in the row on group commit.
+/// Number of threads that commit at once in the row on group commit.
 const COMMITTERS: usize = 32;
-/// Whose best is the measure of one thread that commits.
+/// The peers whose best rate is the measure of one committing thread.
 const PEERS: [&str; 4] = ["lmdb", "redb", "rocksdb", "fjall"];
 
 impl Engine {
@@ -144,7 +145,7 @@ impl Engine {
         Self { runner, points: BTreeMap::new(), notes: BTreeMap::new(), yardsticks: Vec::new(), rounds, keys, quick: args.quick, disk }
     }
 
-    /// Runs a group; what fails becomes the note of its rows.
+    /// Runs a group; an error becomes the note of its rows.
     fn group(&mut self, group: Group, round: u32) -> Result<()> {
         let before = self.measure_yardsticks(group)?;
         let mut points = Vec::new();
@@ -190,7 +191,8 @@ impl Engine {
         self.runner.yardsticks(&request)
     }
 
-    /// Whatever the workloads read, everything is read back behind the clock.
+    /// The arguments of a run on dax. `--verify` reads everything back after the measurement, whatever the workloads
+    /// read.
     fn dax(&self, ops: u64) -> String {
         format!("--keys {} --threads {THREADS} --ops {ops} --medium dax --durability sync --verify", self.keys)
     }
@@ -253,7 +255,7 @@ impl Engine {
         out.push(("get-ordered-map", r[1].ops_per_s, Basis::MapUniform));
         out.push(("multi-get-ordered", r[2].ops_per_s, Basis::Rate(r[1].ops_per_s)));
         out.extend(r[0].media_bytes_per_key.map(|bytes| ("media-ordered", bytes, Basis::Itself)));
-        // As many operations of either, each in a process of its own.
+        // Both stores do the same number of operations, each in a process of its own.
         for (id, ours, ops, workload) in [
             ("get-ordered-lmdb", r[1].ops_per_s, 2 * self.keys, "get:uniform"),
             ("scan", s[0].ops_per_s, self.keys / 5, "scan=100:uniform"),
@@ -284,7 +286,8 @@ impl Engine {
         let many = self.runner.store(Index::Hash, &args(self, COMMITTERS), &["load"])?[0].ops_per_s;
         match plausible_speedup(many, one, COMMITTERS) {
             Ok(()) => out.push(("file-sync-32", many, Basis::Rate(one))),
-            // A disturbed denominator also spoils the comparison with the peers, which follows: it only makes that row worse.
+            // A disturbed single thread also affects the comparison with the peers below, but there it only makes the
+            // row worse.
             Err(error) => self.note("file-sync-32", &error),
         }
         let rates = PEERS.map(|peer| (peer, self.runner.peer(peer, &args(self, 1), &["load"]).map(|r| r[0].ops_per_s)));
@@ -315,7 +318,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Records for the report only: one thread, larger values, many keys.
+    /// Makes records for the report only: one thread, larger values, many keys.
     fn full(&mut self) {
         let k = self.keys;
         let sized = |keys: u64, bytes: u32| format!("--keys {keys} --ops {keys} --value-bytes {bytes} --threads {THREADS}");
@@ -355,7 +358,7 @@ impl Engine {
 
 type Points = Vec<(&'static str, f64, Basis)>;
 
-/// What a rate is divided by.
+/// The value that a point is divided by.
 #[derive(Clone, Copy, Debug)]
 enum Basis {
     Itself,
@@ -365,8 +368,8 @@ enum Basis {
     MapZipf,
 }
 
-/// Each thread has one commit outstanding, so `threads` of them cannot be more than `threads` times one. A larger ratio means
-/// that the single thread was disturbed (or that syncs are missing): there is no figure then, rather than a splendid one.
+/// Fails if `many` is more than `threads` times `one`. Each thread has one commit outstanding, so a larger ratio means
+/// that the single thread was disturbed or that syncs are missing. Then no figure is better than a splendid one.
 fn plausible_speedup(many: f64, one: f64, threads: usize) -> Result<()> {
     if many <= one * threads as f64 {
         return Ok(());
@@ -377,7 +380,7 @@ fn plausible_speedup(many: f64, one: f64, threads: usize) -> Result<()> {
     )))
 }
 
-/// The best rate of all peers. The best of some is no measure: it would be the lower, the more of them are missing.
+/// The best rate of all peers; an error if one is missing, because the best of some peers may be too low a measure.
 fn best_of_all(rates: &[(&str, Result<f64>)], ours: f64) -> Result<f64> {
     let best = rates.iter().filter_map(|(_, rate)| rate.as_ref().ok().copied()).reduce(f64::max);
     let missing: Vec<String> =
@@ -400,7 +403,7 @@ mod tests {
         args: FiguresArgs,
     }
 
-    /// With a script in place of the program that measures.
+    /// An engine with a script in place of the measuring program.
     fn engine(script: &str) -> Engine {
         let args = <Program as clap::Parser>::try_parse_from(["figures", "engine"]).expect("valid arguments").args;
         Engine::new(&args, Runner::of_script(script))
@@ -422,7 +425,8 @@ mod tests {
         assert!(best_of_all(&[("lmdb", failed())], 10.0).is_err());
     }
 
-    /// Regression: the worst of the sizes up to the one that failed was the row; and an index was not measured if the other one failed.
+    /// Regression: the row had the worst of the sizes up to the one that failed; and if one index failed, the other was
+    /// not measured.
     #[test]
     fn memory_is_that_of_all_sizes_or_not_measured() {
         let record = Record { dram_bytes_per_key: Some(15.0), ..Record::default() };
@@ -434,7 +438,7 @@ mod tests {
         assert!(rows[0].note.contains("killed"), "{}", rows[0].note);
     }
 
-    /// Regression: rows of updates, batches and files read nothing back.
+    /// Regression: the runs for rows of updates, batches and files read nothing back.
     #[test]
     fn what_is_written_for_a_row_is_read_back() {
         let record = Record { machine: Machine::here(), ..Record::default() };

@@ -1,11 +1,12 @@
-//! Recovery after a SIGKILL: one process loads a store, says so and goes on writing; this one kills it in the middle of that;
-//! a fresh process opens the store, which recovers it, and reads and checks every key.
+//! Recovery after a SIGKILL. One process loads a store, reports that, and goes on writing. This process kills it in the
+//! middle of the writes. A new process opens the store, which recovers it, and reads and checks every key.
 //!
-//! The rate counts the keys that were loaded, over the whole time of `open`, per thread: what recovery reads beyond that (the
-//! overwrites up to the kill) is not counted in its favour.
+//! The rate is the number of loaded keys over the whole time of `open`, per thread. Entries that recovery reads beyond
+//! those (the overwrites up to the kill) do not count in its favour.
 //!
-//! Checkpoints are those of the background, as stores have them by themselves. What they leave to scan grows from one to the next, so the moment of the kill decides how long the restart takes:
-//! it is a share of what was left just before one came.
+//! Checkpoints are those of the background, as stores take them by themselves. The part of the log left to scan grows
+//! from one checkpoint to the next, so the moment of the kill decides how long the restart takes. That moment is given
+//! as a share of what was left to scan just before a checkpoint.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -36,16 +37,17 @@ pub struct KillSpec {
     /// The store's directory
     #[arg(long)]
     pub store_dir: PathBuf,
-    /// Hash instead of ordered
+    /// Uses the hash index instead of an ordered one
     #[arg(long)]
     pub hash: bool,
-    /// Ordered, with the learned index
+    /// Uses the learned index
     #[arg(long, conflicts_with = "hash")]
     pub learned: bool,
-    /// Has checkpoints of the indexes, and is to be killed when this share of what they leave to scan is left; without this there are none
+    /// Takes checkpoints of the indexes, and is to be killed when what is left to scan is this share of the most that they leave; without
+    /// this there are none
     #[arg(long, value_name = "SHARE")]
     pub behind: Option<f64>,
-    /// Without checkpoints: overwrites before it is to be killed
+    /// Without checkpoints: number of overwrites before it is to be killed
     #[arg(long, default_value_t = 0)]
     pub overwrites: u64,
     /// Data and threads
@@ -53,16 +55,16 @@ pub struct KillSpec {
     pub spec: RunSpec,
 }
 
-/// What `recover` found.
+/// The result of `recover`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recovered {
-    /// Seconds of `open`.
+    /// Duration of `open`, in seconds.
     pub seconds: f64,
-    /// Threads that recovered.
+    /// Number of threads that recovered.
     pub threads: usize,
-    /// Keys that were loaded, and all read back.
+    /// Number of keys that were loaded; all were read back.
     pub keys: u64,
-    /// Overwrites before the kill, but for those of its last milliseconds.
+    /// Overwrites before the kill, without those of its last milliseconds.
     #[serde(default)]
     pub overwrites: u64,
     /// The store's own report.
@@ -99,7 +101,7 @@ impl KillSpec {
         Team { target, data, workload, threads: spec.threads, keys: spec.keys, inserted: 0, seed: spec.seed, epoch: 0 }
     }
 
-    /// Loads, overwrites keys up to the moment that is asked for, says so, and goes on until it is killed.
+    /// Loads, overwrites keys until the requested moment, reports that, and goes on until it is killed.
     pub fn leave(&self) -> Result<()> {
         pin::prepare();
         let (spec, load) = (&self.spec, Self::load_workload());
@@ -120,7 +122,7 @@ impl KillSpec {
         }
     }
 
-    /// Opens what `leave` left, and checks every key.
+    /// Opens the store that `leave` left, and checks every key.
     pub fn recover(&self) -> Result<Recovered> {
         pin::prepare();
         let (spec, load) = (&self.spec, Self::load_workload());
@@ -138,10 +140,10 @@ impl KillSpec {
     }
 }
 
-/// Overwrites between two looks at the checkpoints.
+/// Number of overwrites between two looks at the checkpoints.
 const LOOK_EVERY: u64 = 4096;
 
-/// Overwrites of loaded keys, in an order that has nothing to do with that of the load.
+/// Overwrites loaded keys, in an order unrelated to that of the load.
 struct Overwrites<'a> {
     target: &'a StoreTarget,
     data: &'a DataSet,
@@ -169,7 +171,8 @@ impl<'a> Overwrites<'a> {
         Ok(())
     }
 
-    /// Overwrites until two checkpoints of the background have come, of which the second tells how much is left to scan just before one does; then until this share of it is left again.
+    /// Overwrites until two checkpoints of the background have come, and then until `share` of the most that was left to scan between the
+    /// two is left again.
     fn until_behind(&mut self, mut share: f64) -> Result<()> {
         let (mut last, mut seen, mut most, enough) = (self.target.stats().checkpoints.taken, 0, 0, 8 * self.keys + (64 << 20));
         while self.done < enough {
@@ -177,7 +180,7 @@ impl<'a> Overwrites<'a> {
             let now = self.target.stats().checkpoints;
             if now.taken != last {
                 (last, seen) = (now.taken, seen + 1);
-                // Intervals vary. Where one ends before the share is reached, the next one need not come as far.
+                // Intervals vary. If one ends before the share is reached, a smaller share suffices in the next.
                 share *= if seen > 2 { 0.95 } else { 1.0 };
             }
             match seen {
@@ -196,7 +199,7 @@ struct Victim(Child);
 
 impl Victim {
     fn kill(&mut self) {
-        // `Child::kill` sends SIGKILL. It fails only if the child has ended already.
+        // `Child::kill` sends SIGKILL. It fails only if the child has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -208,7 +211,7 @@ impl Drop for Victim {
     }
 }
 
-/// A store to be killed.
+/// A store to be killed, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct Crash {
     /// Its index.
@@ -219,20 +222,20 @@ pub struct Crash {
     pub value_bytes: usize,
     /// Threads that load and recover.
     pub threads: usize,
-    /// With checkpoints, of what they leave to scan so great a share; or with none.
+    /// With checkpoints: the share of the most left to scan at which the kill comes. `None`: without checkpoints.
     pub behind: Option<f64>,
-    /// Without checkpoints: overwrites before the kill.
+    /// Without checkpoints: number of overwrites before the kill.
     pub overwrites: u64,
 }
 
 impl Crash {
-    /// Values of 8 bytes, no checkpoints, killed soon after the load.
+    /// A crash with values of 8 bytes and no checkpoints, soon after the load.
     pub fn new(index: Index, keys: u64, threads: usize) -> Crash {
         Crash { index, keys, value_bytes: 8, threads, behind: None, overwrites: 0 }
     }
 }
 
-/// One kill and one recovery, on tmpfs treated as persistent memory.
+/// Makes one kill and one recovery, on tmpfs treated as persistent memory.
 pub fn kill_and_recover(runner: &Runner, crash: &Crash) -> Result<Recovered> {
     let parent = Path::new("/dev/shm");
     let directory =
@@ -255,14 +258,14 @@ pub fn kill_and_recover(runner: &Runner, crash: &Crash) -> Result<Recovered> {
     };
     let mut victim = Victim(command("leave").spawn().map_err(|e| Error::io("starting the loader", e))?);
     let overwrites = wait_for_load(&mut victim)?;
-    // Some milliseconds into the overwrites; the moment need not be exact.
+    // The kill comes some milliseconds into the further overwrites; the moment need not be exact.
     std::thread::sleep(Duration::from_millis(2));
     victim.kill();
     let recovered: Recovered = json(&output(command("recover"))?)?;
     Ok(Recovered { overwrites, ..recovered })
 }
 
-/// How many overwrites there were until then.
+/// Waits for the report of the loader; returns the number of overwrites until then.
 fn wait_for_load(victim: &mut Victim) -> Result<u64> {
     let stdout = victim.0.stdout.take().ok_or_else(|| Error::Config("the loader has no output".into()))?;
     let mut line = String::new();
@@ -287,7 +290,8 @@ mod tests {
         spec: KillSpec,
     }
 
-    /// A store with short intervals is left where it was asked for: in the middle of one, after a checkpoint of the background.
+    /// A store with short intervals is left at the requested moment: in the middle of an interval, after a checkpoint
+    /// of the background.
     #[test]
     fn a_store_is_left_between_two_checkpoints() {
         use clap::Parser;

@@ -1,11 +1,15 @@
-//! The table of demands: every figure that the engine is to reach, measured, compared and judged. Demands and aims are targets that the project set itself.
+//! The table of demands: every figure that the engine is to reach is measured, compared and judged. Demands and aims
+//! are targets that the project set itself.
 //!
-//! [`row`] defines a row and its verdict, [`plan`] the rows and the groups of processes that feed them, [`process`] starts
-//! those processes, [`kill`] measures recovery after a SIGKILL, [`engine`] runs everything and prints it, `counting` says whether a run counts, `dram` measures memory over several sizes. [`nstore`] is a second table, of what
-//! the parts of the NStore paper add, [`compaction`] a third, of what the Pacman paper's do, [`server`] a fourth, of the server beside Redis.
+//! * [`row`] defines a row and its verdict; [`plan`] lists the rows, and the groups of processes that feed them.
+//! * [`process`] starts those processes; [`kill`] measures recovery after a SIGKILL; `dram` measures memory over
+//!   several sizes.
+//! * [`engine`] runs the table and prints it; `counting` decides whether a run counts.
+//! * [`nstore`] is a second table, on what the parts of the NStore paper add; [`compaction`] a third, on those of the
+//!   Pacman paper; [`server`] a fourth, of the server beside Redis.
 //!
-//! Every measurement runs in a process of its own, so that no allocator state or memory of one reaches the next. Rows that are
-//! ratios compare figures of the same round: the yardsticks run before and after each group.
+//! Every measurement runs in a process of its own, so that no allocator state or memory of one reaches the next. Rows
+//! that are ratios compare figures of the same round: the yardsticks run before and after each group.
 
 pub mod args;
 pub mod compaction;

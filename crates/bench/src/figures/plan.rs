@@ -1,7 +1,7 @@
 //! The rows of the table, and the groups of measurements that feed them.
 //!
-//! A group is a set of processes that belong together: a store's scripts, the peers' scripts, and the yardsticks that run
-//! before and after. A group runs only if one of its rows was asked for.
+//! A group is a set of processes that belong together: a store's scripts, the peers' scripts, and the yardsticks before
+//! and after. A group runs only if one of its rows is requested.
 
 use super::row::{Demand, Unit};
 
@@ -37,7 +37,7 @@ pub const DEMANDS: [Demand; 24] = [
     demand("recovery-ordered", "recovery after a kill, per thread: ordered", Unit::EntriesPerThread, 2e6, 5e6),
 ];
 
-/// What is measured together.
+/// A set of measurements that are made together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// Load, gets, multi-gets and deletes of the hash keyspace.
@@ -74,7 +74,7 @@ impl Group {
         Group::Recovery,
     ];
 
-    /// The rows that it feeds.
+    /// The rows that the group feeds.
     pub fn rows(self) -> &'static [&'static str] {
         match self {
             Group::HashRead => &["load-hash", "get-uniform", "get-zipf", "multi-get-hash", "delete", "media-hash"],
@@ -89,8 +89,8 @@ impl Group {
         }
     }
 
-    /// Which yardsticks its rows need: the append limit, the map. Recovery, whose rates are ratios to nothing, needs both, to say which machine it was; rows against other
-    /// stores, and of memory, need none.
+    /// The yardsticks that its rows need: the append limit, the map. Rates of recovery are not divided by a yardstick,
+    /// but need both to show which machine it was. Rows against other stores, and rows on memory, need none.
     pub fn yardsticks(self) -> (bool, bool) {
         match self {
             Group::HashRead | Group::Ordered | Group::Recovery => (true, true),
@@ -100,7 +100,7 @@ impl Group {
     }
 }
 
-/// The rows that `only` selects: all if it is empty, else those whose short name contains one of its words.
+/// The rows that `only` selects: all if it is empty, otherwise those whose short name contains one of its words.
 pub fn selected(only: &[String]) -> Vec<Demand> {
     let wanted = |demand: &&Demand| only.is_empty() || only.iter().any(|word| demand.id.contains(word.as_str()));
     DEMANDS.iter().filter(wanted).copied().collect()

@@ -1,7 +1,8 @@
-//! Rows on what a store does in the long run: a restart of many keys after a crash, and updates that never end.
+//! Rows on long runs: a restart with many keys after a crash, and updates that never end.
 //!
-//! *Endless updates*: a store whose log is so small that the live entries fill 70 % of it takes Zipf updates from two threads, durable at return, and
-//! is never given a pause; each minute's updates are counted, and the last minute is compared with the second. At the end every key is read and checked.
+//! *Endless updates*: the log is so small that the live entries fill 70 % of it. Two threads make Zipf updates without
+//! a pause, durable at return. The updates of each minute are counted, and the last minute is compared with the second.
+//! At the end every key is read and checked.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -30,13 +31,13 @@ pub const DEMANDS: [Demand; 2] = [
     Demand { id: "endless", name: "endless Zipf updates at 70 % utilisation", unit: Unit::SecondMinute, at_least: 0.9, aim: 0.9 },
 ];
 
-/// Bytes of the smallest log: one that has room for its open segments.
+/// The smallest log in bytes that has room for its open segments.
 const MIN_LOG_BYTES: u64 = 64 << 20;
-/// Bytes of a plain entry.
+/// Length of a plain entry in bytes.
 const ENTRY_BYTES: u64 = 32;
 const UTILISATION: f64 = 0.7;
 
-/// Measures the rows asked for.
+/// Measures the requested rows.
 pub fn measure(request: &mut Request, demands: &[Demand]) -> Result<Vec<Row>> {
     let row = |demand: &Demand| {
         let measured = if demand.id == "restart" { restarts(request) } else { endless(request) };
@@ -63,7 +64,7 @@ fn restarts(request: &Request) -> Result<(Vec<Point>, String)> {
     Ok((vec![Point { value: both.share(), rate: None }], note))
 }
 
-/// Updates of each minute, and how full the log was.
+/// The updates of each minute, and the utilisation of the log.
 struct Endless {
     keys: u64,
     minutes: Vec<f64>,
@@ -109,7 +110,7 @@ fn run_endless(request: &Request, minute: Duration, least_log_bytes: u64) -> Res
                 let (target, data, count, stop) = (&target, &data, &counts[thread], &stop);
                 scope.spawn(move || {
                     let result = update(target, data, keys, thread, count, stop);
-                    // Nobody shall measure what one thread does alone.
+                    // If one thread fails, the rate of the other alone must not be measured.
                     stop.store(true, Ordering::Relaxed);
                     result
                 })
@@ -147,7 +148,7 @@ fn load(target: &StoreTarget, data: &DataSet, keys: u64) -> Result<()> {
     Ok(())
 }
 
-/// Updates until it is told to stop.
+/// Updates until `stop` is set.
 fn update(target: &StoreTarget, data: &DataSet, keys: u64, thread: usize, count: &AtomicU64, stop: &AtomicBool) -> Result<()> {
     pin::pin_thread(thread, THREADS);
     let (mut session, mut key, mut value) = (target.session()?, data.key_buffer(), [0; 8]);
@@ -165,7 +166,7 @@ fn update(target: &StoreTarget, data: &DataSet, keys: u64, thread: usize, count:
     Ok(())
 }
 
-/// Every key is there, with a value that was written for it.
+/// Checks that every key is there, with a value that was written for it.
 fn check(target: &StoreTarget, data: &DataSet, keys: u64) -> Result<()> {
     let (mut session, mut key) = (target.session()?, data.key_buffer());
     for id in 0..keys {
@@ -185,7 +186,8 @@ mod tests {
     use crate::figures::process::Runner;
     use crate::target::store::Index;
 
-    /// The whole path at a small size: more is written than the log has room for, so segments are taken again; the store keeps its size and every key.
+    /// The whole path at a small size: more is written than the log has room for, so segments are reused. The store
+    /// keeps its size and every key.
     #[test]
     fn updates_do_not_end_at_the_size_of_the_log() {
         let runner = Runner::new(&[], None).unwrap();

@@ -1,7 +1,7 @@
-//! The table of demands on what the NStore paper's parts add: `figures nstore`.
+//! The table of demands on what the parts of the NStore paper add: `figures nstore`.
 //!
-//! Each part is a file with its rows (`DEMANDS`) and a function that measures those asked for; [`PARTS`] lists them. A part measures in this
-//! process, unless it starts others itself.
+//! Each part is a file with its rows (`DEMANDS`) and a function that measures the requested ones; [`PARTS`] lists them.
+//! A part measures in this process, unless it starts others itself.
 
 pub mod endurance;
 pub mod ordered;
@@ -23,29 +23,29 @@ use crate::target::store::Index;
 use crate::target::{Error, Result};
 use crate::yardstick::measure::Yardsticks;
 
-/// Threads of every row but those on the cache.
+/// Number of threads of every row but those on the cache.
 pub const THREADS: usize = 2;
-/// Keys of the restart, and minutes of endless updates, that the demands are for.
+/// The keys of the restart, and the minutes of endless updates, for which the demands are stated.
 const RESTART_KEYS: u64 = 50_000_000;
 const MINUTES: u32 = 10;
 
-/// What a part is asked for, and what it leaves for the others.
+/// The request to a part, and the yardsticks that it adds.
 pub struct Request {
-    /// Smaller counts.
+    /// Whether to use smaller counts.
     pub quick: bool,
-    /// Rounds of what varies from run to run.
+    /// Number of rounds of figures that vary from run to run.
     pub rounds: u32,
-    /// Keys of the ordered rows.
+    /// Number of keys of the ordered rows.
     pub keys: u64,
-    /// Keys of the restart.
+    /// Number of keys of the restart.
     pub restart_keys: u64,
-    /// Minutes of endless updates.
+    /// Number of minutes of endless updates.
     pub minutes: u32,
-    /// The ordered index.
+    /// The ordered index to measure.
     pub index: Index,
-    /// Starts processes.
+    /// Starts the processes.
     pub runner: Runner,
-    /// The yardsticks around each group so far.
+    /// The yardsticks around each group measured so far.
     pub(super) yardsticks: Vec<Around>,
 }
 
@@ -70,7 +70,7 @@ impl Request {
         Request { quick: true, rounds: 1, keys, restart_keys: keys, minutes: 2, index, runner, yardsticks: Vec::new() }
     }
 
-    /// What speaks against the run, given the rows that were measured.
+    /// The reasons why the run does not count, given the measured rows.
     fn disturbance(&self, rows: &[Row], commit: &str) -> Vec<String> {
         let of = |prefix| rows.iter().filter(move |row| row.demand.id.starts_with(prefix));
         let has = |prefix| of(prefix).next().is_some();
@@ -78,7 +78,8 @@ impl Request {
         if self.quick || has("ordered") {
             reasons.extend(of_counts(self.keys, self.quick));
         }
-        // The others are measured once: what RAF decides does not vary from run to run, and the restart and the endless updates take too long.
+        // The other rows are measured once: the decisions of RAF do not vary from run to run, and the restart and the
+        // endless updates take too long.
         if has("ordered") || has("raf-off") {
             reasons.extend(of_rounds(self.rounds, of("ordered").chain(of("raf-off"))));
         }
@@ -99,7 +100,7 @@ impl Request {
 pub struct Part {
     /// Its rows.
     pub demands: &'static [Demand],
-    /// Measures the rows given, all of this part's.
+    /// Measures the given rows, all of this part.
     pub measure: fn(&mut Request, &[Demand]) -> Result<Vec<Row>>,
 }
 
@@ -115,9 +116,9 @@ pub const PARTS: [Part; 3] = [
 struct Table {
     #[serde(flatten)]
     machine: Machine,
-    /// True if nothing speaks against the run.
+    /// True if the run counts.
     counts: bool,
-    /// What does.
+    /// The reasons why it does not count.
     disturbance: Vec<String>,
     /// The ordered index that was measured.
     index: &'static str,
@@ -138,7 +139,7 @@ impl Table {
     }
 }
 
-/// Measures and prints; true if every row is as demanded.
+/// Measures the table and prints it; returns true if every row meets its demand.
 pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     let wanted = |demand: &&Demand| args.only.is_empty() || args.only.iter().any(|word| demand.id.contains(word.as_str()));
     let selected = |part: &Part| -> Vec<Demand> { part.demands.iter().filter(wanted).copied().collect() };
@@ -223,7 +224,7 @@ mod tests {
         assert!(of_rows(&["ordered-scan", "raf-off-cost"], 3).is_empty());
         let twice = of_rows(&["ordered-scan", "raf-off-cost"], 2);
         assert!(twice.len() == 2 && twice.iter().all(|reason| reason.contains("only 2 times")), "{twice:?}");
-        // Neither the append limit nor both figures of the map were measured.
+        // Neither the append limit nor the two figures of the map were measured.
         assert_eq!(reasons(full(), &["ordered-load"]), 1);
         assert_eq!(reasons(full(), &["ordered-update-zipf", "ordered-get-zipf"]), 3);
     }

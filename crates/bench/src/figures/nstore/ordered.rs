@@ -23,7 +23,7 @@ pub const DEMANDS: [Demand; 6] = [
     demand("ordered-dram", "ordered, DRAM per 8-byte key after a load, worst of 3 to 6 M", Unit::BytesPerKey, 24.0, 24.0),
 ];
 
-/// What is measured together, and which rows it feeds.
+/// The groups of rows that are measured together, and the function that measures each group.
 const GROUPS: [(&[&str], Measure); 4] = [
     (&["ordered-get-uniform", "ordered-get-zipf", "ordered-load"], gets),
     (&["ordered-update-zipf"], updates),
@@ -34,7 +34,7 @@ const GROUPS: [(&[&str], Measure); 4] = [
 type Points = Vec<(&'static str, Point)>;
 type Measure = fn(&mut Request, u32) -> Result<Points>;
 
-/// Measures the rows asked for.
+/// Measures the requested rows.
 pub fn measure(request: &mut Request, demands: &[Demand]) -> Result<Vec<Row>> {
     let mut points: Points = Vec::new();
     let mut notes: Vec<(&str, String)> = Vec::new();
@@ -61,7 +61,7 @@ pub fn measure(request: &mut Request, demands: &[Demand]) -> Result<Vec<Row>> {
     Ok(demands.iter().map(row).collect())
 }
 
-/// The yardsticks that these rows divide by.
+/// The yardsticks by which these rows divide.
 pub(super) fn required(rows: &[Row]) -> Required {
     let any = |unit: Unit| rows.iter().any(|row| row.demand.unit == unit);
     Required { append: any(Unit::Append), map: any(Unit::Map) }
@@ -77,7 +77,7 @@ fn dax(request: &Request, ops: u64) -> String {
     format!("--keys {} --threads {THREADS} --ops {ops} --medium dax --durability sync --verify", request.keys)
 }
 
-/// Runs `act` between two measurements of the yardsticks; `group` says of what and in which round.
+/// Runs `act` between two measurements of the yardsticks; `group` names the group and the round.
 fn beside<T>(request: &mut Request, group: &str, map: bool, act: impl FnOnce(&mut Request) -> Result<T>) -> Result<(T, Yardsticks)> {
     let gets = if map { 2 * request.keys } else { 0 };
     let yard = Yard { threads: THREADS, keys: request.keys, append_seconds: if request.quick { 0.3 } else { 2.0 }, gets };
@@ -115,7 +115,7 @@ fn scans(request: &mut Request, _: u32) -> Result<Points> {
     const SCAN: [&str; 1] = ["scan=100:uniform"];
     let args = dax(request, request.keys / 5);
     let ours = request.runner.store(request.index, &args, &SCAN)?[0].ops_per_s;
-    // LMDB's reads do not depend on the durability of its load, which takes long at level sync.
+    // LMDB's reads do not depend on the durability of its load, which takes long at sync level.
     let theirs = request.runner.peer("lmdb", &args.replace("--durability sync", "--durability process"), &SCAN)?[0].ops_per_s;
     Ok(vec![("ordered-scan", against(ours, Some(theirs))?)])
 }
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    /// Regression: the worst of the sizes up to the one that failed was the row.
+    /// Regression: the row had the worst of the sizes up to the one that failed.
     #[test]
     fn memory_is_that_of_all_sizes_or_not_measured() {
         let demand: Vec<Demand> = DEMANDS.into_iter().filter(|demand| demand.id == "ordered-dram").collect();

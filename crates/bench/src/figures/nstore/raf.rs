@@ -1,10 +1,13 @@
-//! Rows on the RAF cache: how near its choice comes to the best static one, how fast, and what it costs where it cannot help.
+//! Rows on the RAF cache: how near its choice comes to the best static one, how fast it gets there, and what it costs
+//! where it cannot help.
 //!
-//! The first rows run the store's own cache structure on its own (`hither_cache::sim`): 100 K slots, 16 M items, textbook Zipf 0.99, sampling as in
-//! the store. The optimum caches the 100 K items whose misses would cost most, of all items, not bucket by bucket; costs and misses are
-//! compared with its exact value. LFU is the same structure with the published way of replacing, sampling every get, which favours it.
+//! All rows but the last run the store's own cache structure by itself (`hither_cache::sim`): 100 K slots, 16 M items,
+//! textbook Zipf 0.99, sampling as in the store. The optimum caches the 100 K items whose misses would cost most,
+//! chosen from all items, not bucket by bucket. Costs and misses are compared with the exact value of the optimum. LFU
+//! is the same structure with the published replacement, sampling every get, which favours it.
 //!
-//! The last row compares stores with and without cache in alternating runs of uniform gets, after the cache has switched itself off.
+//! The last row compares stores with and without cache in alternating runs of uniform gets, after the cache has
+//! switched itself off.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,11 +49,11 @@ pub const DEMANDS: [Demand; 15] = [
 
 const AFFINITY: f64 = 0.9;
 const THETA: f64 = 0.99;
-/// Gets between two looks at the cost.
+/// Number of gets between two looks at the cost.
 const STRETCH: u64 = 1_000_000;
 const UPDATES_PER_SLOT: u64 = 80;
 
-/// A simulated cache with what it is compared with.
+/// A simulated cache, with the optimum for comparison.
 struct Subject {
     skew: Skew,
     random: Random,
@@ -60,14 +63,14 @@ struct Subject {
     slots: u64,
 }
 
-/// What a configuration showed.
+/// The results of one configuration.
 struct Outcome {
-    /// Cost once warm, in optima.
+    /// Cost once the cache is warm, as a multiple of the optimum.
     cost: f64,
     /// Remote misses per get.
     remote: f64,
     warm_after: u64,
-    /// Cost after the shift, in optima.
+    /// Cost after the shift, as a multiple of the optimum.
     shifted: f64,
 }
 
@@ -77,7 +80,7 @@ impl Subject {
         let (items, slots) = (16_000_000 / scale, 100_000 / scale);
         let weights = Weights::of(&Topology::emulated(nodes as usize));
         let skew = Skew::new(items, nodes, THETA, affinity.then_some(AFFINITY));
-        // Sampling adapts in the default policy only: what is published says nothing of it.
+        // Sampling adapts only in the default policy; the published ones do not define that.
         let sampling = (policy != Policy::Adaptive).then_some(1);
         let simulation = Simulation::new(policy, weights.clone(), slots, sampling);
         let slots = simulation.slots();
@@ -85,7 +88,7 @@ impl Subject {
         Subject { skew, random: Random::new(42), simulation, optimum, stretch: STRETCH / scale, slots }
     }
 
-    /// The cost of so many stretches.
+    /// Runs `stretches` stretches; returns their cost.
     fn run(&mut self, stretches: u64) -> Cost {
         let before = self.simulation.cost();
         for _ in 0..stretches * self.stretch {
@@ -99,7 +102,7 @@ impl Subject {
         let warming: Vec<f64> = (0..24).map(|_| self.run(1).per_get()).collect();
         let last = self.run(8);
         let near = |cost: &f64| *cost <= last.per_get() * 1.02;
-        // The first stretch of those that are all near.
+        // The first of the stretches after which all are near.
         let cold = warming.iter().rposition(|cost| !near(cost)).map_or(0, |stretch| stretch as u64 + 1);
         self.skew.shift();
         let start = self.simulation.cost();
@@ -117,14 +120,15 @@ impl Subject {
     }
 }
 
-/// The cost of the last stretch, of `most`, that has ended when the updates are `limit` at most; a stretch gives the updates so far, and its cost. That in which they pass the
-/// limit is no longer of it: the cache has learned more by then.
+/// The cost of the last of at most `most` stretches that ends with at most `limit` updates. A stretch returns the
+/// updates so far and its cost. The stretch in which the updates pass the limit does not count, because by its end the
+/// cache has learned more.
 fn last_within(limit: u64, most: u32, mut stretch: impl FnMut() -> (u64, f64)) -> f64 {
     let all = (0..most).map(|_| stretch());
     all.take_while(|(updates, _)| *updates <= limit).last().map_or(f64::INFINITY, |(_, cost)| cost)
 }
 
-/// Measures the rows asked for.
+/// Measures the requested rows.
 pub fn measure(request: &mut Request, demands: &[Demand]) -> Result<Vec<Row>> {
     let mut values: Vec<(String, f64)> = Vec::new();
     for (nodes, affinity) in [(2, false), (2, true), (4, false), (4, true)] {
@@ -179,7 +183,7 @@ impl Loaded {
         Ok(Loaded { topology, db, keyspace, keys })
     }
 
-    /// Nanoseconds of the processor per uniform get: wall-clock time would also count what others do on the machine.
+    /// Processor time per uniform get in nanoseconds. Wall-clock time would also count what others do on the machine.
     fn time(&self, random: &mut Random, time: Duration) -> Result<f64> {
         self.topology.bind_current_thread(0).map_err(|error| Error::store("hither", error))?;
         let (start, used, mut gets) = (Instant::now(), processor_ns(), 0u64);
@@ -197,7 +201,7 @@ impl Loaded {
     }
 }
 
-/// Rounds of two new stores each, in changing order; their gets alternate in short runs.
+/// Each round makes two new stores, in alternating order; their gets alternate in short runs.
 fn off_cost(request: &Request, demand: Demand) -> Result<Row> {
     let (keys, runs, time) = if request.quick { (200_000, 3, 100) } else { (3_000_000, 9, 300) };
     let (mut points, mut note) = (Vec::new(), String::new());
@@ -207,7 +211,7 @@ fn off_cost(request: &Request, demand: Demand) -> Result<Row> {
         let (a, b) = (Loaded::new(keys, first_cached)?, Loaded::new(keys, !first_cached)?);
         let (cached, plain) = if first_cached { (&a, &b) } else { (&b, &a) };
         let (mut random, time) = (Random::new(round.into()), Duration::from_millis(time));
-        // Long enough for a probe, and for the cache to see that it is of no use if the probe erred.
+        // This is long enough for a probe, and, if the probe erred, for the cache to notice that it is of no use.
         cached.time(&mut random, 10 * time)?;
         let mut ratios = Vec::new();
         for run in 0..runs {
@@ -244,7 +248,7 @@ mod tests {
         assert_eq!((cost(80, 1), cost(29, 24)), (1.0, f64::INFINITY));
     }
 
-    /// The whole path at a small size; what holds at the full size roughly holds here.
+    /// The whole path at a small size. The results of the full size hold here roughly.
     #[test]
     fn the_default_policy_is_near_the_optimum_and_recovers_from_a_shift() {
         let runner = crate::figures::process::Runner::new(&[], None).unwrap();
