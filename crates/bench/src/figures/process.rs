@@ -1,9 +1,9 @@
 //! The processes of the figures: this program again with another command, and the peers' program.
 //!
-//! Each prints JSON lines on standard output and messages on standard error. A process that fails is an error of the rows that
-//! wait for it, not of the whole table.
+//! Each prints JSON lines on standard output and messages on standard error. A process that fails is an error of the
+//! rows that wait for it, not of the whole table.
 //!
-//! Thread safety: one process at a time, so that nothing disturbs what is measured.
+//! Thread safety: one process at a time, so that processes do not disturb each other's measurements.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,17 @@ use crate::target::store::Index;
 use crate::target::{Error, Result};
 use crate::yardstick::measure::{Request, Yardsticks};
 
-/// Starts processes and keeps every record.
+/// Starts processes and keeps every record that they print.
 pub struct Runner {
     program: PathBuf,
     prefix: Vec<OsString>,
-    /// The peers' program, and words that come before its options.
+    /// The peers' program, and the words before its options.
     peers: Option<Vec<OsString>>,
-    /// Everything measured so far.
+    /// All records so far.
     pub records: Vec<Record>,
 }
 
-/// The peers' program below a workspace, if it was built.
+/// The peers' program in `CARGO_TARGET_DIR` or below a workspace, if it was built.
 pub fn find_peers(start: &Path) -> Option<PathBuf> {
     let name = "hither-bench-peers";
     let below = |dir: PathBuf| [dir.join("release").join(name)].into_iter().find(|p| p.is_file());
@@ -45,13 +45,14 @@ pub fn build_peers(start: &Path) -> Result<()> {
 }
 
 impl Runner {
-    /// This program, with the words that come before its commands (`bench` inside `hither`).
+    /// A runner of this program, with the words that come before its commands (`bench` inside `hither`).
     pub fn new(prefix: &[OsString], peers: Option<PathBuf>) -> Result<Self> {
         let program = std::env::current_exe().map_err(|e| Error::io("finding this program", e))?;
         Ok(Self { program, prefix: prefix.to_vec(), peers: peers.map(|path| vec![path.into()]), records: Vec::new() })
     }
 
-    /// In place of both programs, a shell's script: its arguments are those of the program, from the command on.
+    /// A runner of a shell script in place of both programs. Its arguments are those of the program, from the command
+    /// on.
     #[cfg(test)]
     pub fn of_script(script: &str) -> Self {
         let words = |program| ["-c", script, program].map(OsString::from);
@@ -59,7 +60,7 @@ impl Runner {
         Self { program: "sh".into(), prefix: words("hither-bench").to_vec(), peers: Some(peers), records: Vec::new() }
     }
 
-    /// A script for [`Runner::of_script`]: `first`, and then this record for every workload.
+    /// A script for [`Runner::of_script`]: it runs `first`, and then prints `record` for every workload.
     #[cfg(test)]
     pub fn script_of(first: &str, record: &Record) -> String {
         let line = serde_json::to_string(record).expect("a record is JSON");
@@ -71,21 +72,22 @@ impl Runner {
         self.peers.is_some()
     }
 
-    /// A command of this program.
+    /// A command of this program, ready for further arguments.
     pub fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.prefix).arg(name).stdin(Stdio::null()).stdout(Stdio::piped());
         command
     }
 
-    /// Runs hither with the words of `args`.
+    /// Runs hither with the words of `args`; returns a record per workload.
     pub fn store(&mut self, index: Index, args: &str, workloads: &[&str]) -> Result<Vec<Record>> {
         let records = records_of(self.command("run"), index.store_name(), args, workloads)?;
         self.records.extend(records.iter().cloned());
         Ok(records)
     }
 
-    /// Runs a peer with the words of `args`; its program has to be built from the sources of this one.
+    /// Runs a peer with the words of `args`; fails if its program was not built from the same harness sources as this
+    /// one.
     pub fn peer(&mut self, name: &str, args: &str, workloads: &[&str]) -> Result<Vec<Record>> {
         let words = self.peers.as_deref().and_then(<[OsString]>::split_first);
         let (program, prefix) = words.ok_or_else(|| Error::Config("the peers are not built (--peers builds them)".into()))?;
@@ -106,7 +108,7 @@ impl Runner {
     }
 }
 
-/// The records of a process, one for each workload.
+/// The records of a process, one per workload.
 fn records_of(mut command: Command, store: &str, args: &str, workloads: &[&str]) -> Result<Vec<Record>> {
     command.args(["--json", "--store", store]).args(args.split_whitespace());
     workloads.iter().for_each(|workload| {
@@ -119,7 +121,8 @@ fn records_of(mut command: Command, store: &str, args: &str, workloads: &[&str])
     Ok(records)
 }
 
-/// Whether what measured a peer does it as this program: it is built by itself, and an old one stays where it was.
+/// Fails if the program that measured a peer was built from other harness sources. The peers' program is built by
+/// itself, so an old one may still be in place.
 fn is_of_these_sources(record: &Record) -> Result<()> {
     if record.machine.built_from == BUILT_FROM {
         return Ok(());
@@ -127,7 +130,8 @@ fn is_of_these_sources(record: &Record) -> Result<()> {
     Err(Error::Config("the peers were built from other sources of the harness (--peers builds them anew)".into()))
 }
 
-/// Runs a command to its end; its standard output. That it found wrong data is told as that; whatever else it ended with is a failure of the process, not wrong use of this program.
+/// Runs a command to its end; returns its standard output. Exit status 1 becomes [`Error::WrongData`]. Every other
+/// failure is a failure of the process, not wrong use of this program.
 pub fn output(mut command: Command) -> Result<Vec<u8>> {
     let name = format!("{:?}", command.get_program());
     let output = command.stderr(Stdio::piped()).output().map_err(|e| Error::io(format!("starting {name}"), e))?;
@@ -160,7 +164,7 @@ mod tests {
         assert!(message.contains("disk full") && !message.contains("first"), "{message}");
     }
 
-    /// Regression: whatever a process ended with was told as wrong use.
+    /// Regression: every failure of a process was reported as wrong use.
     #[test]
     fn wrong_data_stays_that_and_all_else_is_a_failure() {
         let failed = |script: &str| {
@@ -179,7 +183,7 @@ mod tests {
         assert_eq!(status(&json::<u64>(b"").expect_err("it is nothing")), expected(3));
     }
 
-    /// Regression: whatever program lay there was compared with.
+    /// Regression: a peers' program was used whatever its sources were.
     #[test]
     fn peers_of_other_sources_are_refused() {
         let lmdb = |built_from: &str| {
@@ -188,7 +192,7 @@ mod tests {
             runner.peer("lmdb", "", &["load"]).map(|records| (records.len(), runner.records.len()))
         };
         assert_eq!(lmdb(&Machine::here().built_from).expect("of these sources"), (1, 1));
-        // A program from before there was a mark gives none.
+        // A program from before the hash was introduced reports none.
         for other in ["", "0123456789abcdef"] {
             assert!(lmdb(other).expect_err("another").to_string().contains("--peers"));
         }

@@ -1,7 +1,10 @@
-//! Restart after a crash: with checkpoints of the index as stores take them by themselves, against a scan of the whole log.
+//! Restart after a crash: with checkpoints of the index as stores take them by themselves, compared with a scan of the
+//! whole log.
 //!
-//! Stores are loaded with the same keys and overwritten until two checkpoints of the background have come and, for the middle, half of what checkpoints leave to scan is left, for the worst nearly all
-//! of it: the kill comes just before the next one. The store without checkpoints has as many overwrites as that of the middle. Every key is read back and checked ([`super::kill`]).
+//! Stores are loaded with the same keys and overwritten until two checkpoints of the background have come. The middle
+//! case is killed when half of the most that checkpoints leave to scan is left again. The worst case is killed when
+//! nearly all of it is left, just before the next checkpoint. The store without checkpoints gets as many overwrites as
+//! the middle case. Every key is read back and checked ([`super::kill`]).
 
 use std::ffi::OsString;
 
@@ -16,10 +19,10 @@ use crate::target::{Error, Result};
 /// Options of `restart`.
 #[derive(Clone, Debug, Args)]
 pub struct RestartArgs {
-    /// Keys
+    /// Number of keys
     #[arg(long, default_value_t = 5_000_000)]
     pub keys: u64,
-    /// Threads
+    /// Number of threads
     #[arg(long, short = 't', default_value_t = 2)]
     pub threads: usize,
     /// Rounds of each index
@@ -27,30 +30,30 @@ pub struct RestartArgs {
     pub rounds: u32,
 }
 
-/// Both restarts of one store.
+/// The restarts of one store, with and without checkpoints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Restart {
     /// By a scan of the whole log.
     pub scan: Recovered,
-    /// From the checkpoint and what is newer, half-way between two checkpoints: what a crash meets on average.
+    /// From the checkpoint and what is newer, half-way between two checkpoints: the average case of a crash.
     pub checkpoint: Recovered,
-    /// The same just before the next checkpoint.
+    /// From the checkpoint and what is newer, just before the next checkpoint.
     pub worst: Recovered,
 }
 
 impl Restart {
-    /// Time of the restart from the checkpoint as a share of the scan's.
+    /// Time of the restart half-way between two checkpoints, as a share of the scan's.
     pub fn share(&self) -> f64 {
         self.checkpoint.seconds / self.scan.seconds.max(1e-9)
     }
 
-    /// The same of the worst one.
+    /// Time of the worst restart, as a share of the scan's.
     pub fn worst_share(&self) -> f64 {
         self.worst.seconds / self.scan.seconds.max(1e-9)
     }
 }
 
-/// What is left to scan, as a share of what is left just before a checkpoint comes.
+/// What is left to scan at the kill, as a share of what is left just before a checkpoint.
 const MIDDLE: f64 = 0.5;
 const WORST: f64 = 0.95;
 
@@ -69,7 +72,7 @@ pub fn restart(runner: &Runner, index: Index, keys: u64, threads: usize) -> Resu
     Ok(Restart { scan, checkpoint, worst })
 }
 
-/// The command: one JSON line per round and index.
+/// Runs the command: prints one JSON line per round and index.
 pub fn run(args: &RestartArgs, prefix: &[OsString], mut say: impl FnMut(&str) -> Result<()>) -> Result<()> {
     let runner = Runner::new(prefix, None)?;
     for _ in 0..args.rounds {

@@ -1,4 +1,4 @@
-//! A row of the table: what was measured, what is demanded, and the verdict.
+//! A row of the table: the measured value, the demand and the verdict.
 //!
 //! Thread safety: plain values.
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::harness::median;
 use crate::report::count;
 
-/// What a row's value is counted in.
+/// The unit of a row's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -33,15 +33,15 @@ pub enum Unit {
     Lfu,
     /// Gets; less is better.
     Gets,
-    /// Share of time added; less is better.
+    /// Added share of time; less is better.
     Overhead,
     /// Times the restart by a full scan; less is better.
     FullScan,
-    /// Times the second minute's updates.
+    /// Times the updates of the second minute.
     SecondMinute,
-    /// Times the same in a store that never collects.
+    /// Times the rate in a store that never collects.
     WithRoom,
-    /// Times the same at 50 % utilisation.
+    /// Times the rate at 50 % utilisation.
     Half,
     /// Times the latency at 50 % utilisation; less is better.
     HalfLatency,
@@ -49,19 +49,19 @@ pub enum Unit {
     PerSecond,
     /// Million bytes per second.
     MegabytesPerSecond,
-    /// Times the same with all techniques off.
+    /// Times the rate with all techniques off.
     AllOff,
     /// Microseconds; less is better.
     Microseconds,
     /// Share of the log's bytes; less is better.
     LogShare,
-    /// Times the same without collectors.
+    /// Times the rate without collectors.
     NoCollector,
     /// Times Redis.
     Redis,
     /// Times Redis with appendfsync always.
     RedisAlways,
-    /// Times what Redis takes; less is better.
+    /// Times the cost of Redis; less is better.
     RedisCost,
     /// Megabytes; less is better.
     Megabytes,
@@ -106,18 +106,18 @@ impl Unit {
     }
 }
 
-/// A figure that is demanded.
+/// A demanded figure.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Demand {
     /// Short name, for `--only`.
     pub id: &'static str,
-    /// What it is.
+    /// Name in the table.
     pub name: &'static str,
-    /// What its value is counted in.
+    /// Unit of its value.
     pub unit: Unit,
-    /// It must reach this; 0 where more is better: nothing is demanded.
+    /// Bound that the value must reach. 0 where more is better means that nothing is demanded.
     pub at_least: f64,
-    /// It should reach this.
+    /// Bound that the value should reach.
     pub aim: f64,
 }
 
@@ -129,21 +129,21 @@ pub enum Verdict {
     Aim,
     /// The demand is met.
     Met,
-    /// Nothing is demanded.
+    /// Nothing is demanded; the value is only reported.
     Told,
     /// The demand is not met.
     Short,
-    /// Nothing was measured: counts as short.
+    /// Nothing was measured; counts as short.
     NotMeasured,
 }
 
 impl Verdict {
-    /// True if the row is as demanded.
+    /// True unless the row is short or was not measured.
     pub fn is_good(self) -> bool {
         matches!(self, Verdict::Aim | Verdict::Met | Verdict::Told)
     }
 
-    /// The word in the table.
+    /// The word for the verdict in the table.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Aim => "aim reached",
@@ -158,7 +158,7 @@ impl Verdict {
 /// A measured row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What is demanded.
+    /// The demand.
     #[serde(flatten)]
     pub demand: Demand,
     /// The median over the rounds (the worst of several sizes for DRAM).
@@ -169,7 +169,7 @@ pub struct Row {
     pub rate: Option<f64>,
     /// The judgement.
     pub verdict: Verdict,
-    /// What else to know, for example why nothing was measured.
+    /// A remark, for example the reason why nothing was measured.
     pub note: String,
 }
 
@@ -183,7 +183,7 @@ pub struct Point {
 }
 
 impl Row {
-    /// Joins the rounds: medians, or the worst if `worst`.
+    /// Joins the rounds to their median, or to the worst value if `worst`.
     pub fn new(demand: Demand, points: &[Point], worst: bool, note: String) -> Self {
         let rounds: Vec<f64> = points.iter().map(|p| p.value).filter(|v| v.is_finite()).collect();
         let worst_of = || rounds.iter().copied().reduce(if demand.unit.less_is_better() { f64::max } else { f64::min });
@@ -213,7 +213,7 @@ fn judge(demand: &Demand, value: f64) -> Verdict {
     }
 }
 
-/// The table for people, aligned.
+/// The aligned table, for people.
 pub fn table(rows: &[Row]) -> String {
     let head = ["figure", "value", "per second", "demand", "aim", "verdict"].map(String::from);
     let line = |row: &Row| {

@@ -1,7 +1,7 @@
-//! The closed loop: as many operations as the threads can do.
+//! The closed loop: the threads do as many operations as they can.
 //!
-//! One call in `sample_every` is timed; the clock of that call also tells whether the time is up, so that the loop reads no
-//! other clock. Warm-up operations come first and are followed by the barrier.
+//! One call in `sample_every` is timed. The clock of that call also shows whether the time is up, so the loop reads no
+//! other clock. Warm-up operations come before the barrier.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use super::worker::Worker;
 use crate::target::{Result, Session, Target};
 use crate::workload::stream::Stream;
 
-/// How long and how closely to look.
+/// Length of the measurement, and how often it samples.
 #[derive(Clone, Copy, Debug)]
 pub struct Closed {
-    /// Measured operations of all threads (load and delete: every key once).
+    /// Measured operations of all threads together (load and delete: every key once).
     pub ops: u64,
     /// Operations of all threads before the clock starts; kinds that touch each key once have none.
     pub warmup_ops: u64,
@@ -25,7 +25,7 @@ pub struct Closed {
 }
 
 impl Closed {
-    /// Runs it.
+    /// Runs the loop on all threads of the team.
     pub fn run<T: Target>(&self, team: &Team<'_, T>) -> Result<Outcome> {
         let threads = team.threads as u64;
         let warmup = warmup_of_each(team.workload.kind, self.warmup_ops, threads);
@@ -56,7 +56,8 @@ impl Closed {
     }
 }
 
-/// Operations of each thread's warm-up: whole groups, so that a group does not begin in the warm-up and end after it; none of kinds that touch each key once.
+/// Warm-up operations of each thread. They are whole groups, so that no group spans the end of the warm-up. Kinds that touch each key once
+/// have none.
 pub(super) fn warmup_of_each(kind: crate::workload::Kind, ops: u64, threads: u64) -> u64 {
     let once = kind.write_share() >= 1.0 && !repeats(kind);
     if once { 0 } else { ops / threads / kind.group() * kind.group() }
@@ -103,7 +104,8 @@ mod tests {
         assert!(measure(&map, "get", 100, 5).is_err(), "a missing key is an error, not a fast read");
     }
 
-    /// Values of more than eight bytes are made, and what reads are compared with, ahead of the calls.
+    /// Values of more than eight bytes are built ahead of the calls, and so are the values that reads are compared
+    /// with.
     #[test]
     fn long_values_are_counted_and_checked_as_short_ones() {
         let store = StoreTarget::create_with(hither::Db::builder().in_memory(), Index::Hash).expect("a store");
@@ -115,7 +117,7 @@ mod tests {
         for (epoch, value_bytes) in [(0, 48), (10, 53), (20, 256), (30, 257)] {
             let load = if epoch == 0 { "load" } else { "update" };
             assert!(measure(value_bytes, load, 3_001, epoch).expect(load).ops >= 3_001);
-            // Updates are of keys by chance: all of them once more, in order.
+            // Updates draw their keys at random; a load writes all keys once more, in order.
             assert_eq!(measure(value_bytes, "load", 0, epoch + 1).expect("load").ops, 3_001);
             let got = measure(value_bytes, "get:zipf", 20_000, epoch + 2).expect("get");
             assert_eq!((got.ops, got.checked), (20_000, 20_000));

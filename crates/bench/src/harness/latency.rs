@@ -1,4 +1,4 @@
-//! Latency histograms: three significant digits from 1 ns to 100 s.
+//! Latency histograms with three significant digits, from 1 ns to 100 s.
 //!
 //! Thread safety: one histogram per thread, merged afterwards.
 
@@ -14,7 +14,7 @@ pub struct Latencies {
     histogram: Histogram<u64>,
 }
 
-/// The quantiles that records carry, in microseconds.
+/// The quantiles of a record, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quantiles {
     /// Median.
@@ -25,7 +25,7 @@ pub struct Quantiles {
     pub p999_us: f64,
     /// 99.99 %.
     pub p9999_us: f64,
-    /// The slowest call that was timed.
+    /// The slowest timed call.
     pub max_us: f64,
 }
 
@@ -42,12 +42,12 @@ impl Latencies {
         self.histogram.saturating_record((latency.as_nanos() as u64).max(1));
     }
 
-    /// Adds another thread's histogram.
+    /// Adds the calls of another thread's histogram.
     pub fn merge(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("both have the same bounds");
     }
 
-    /// Calls counted.
+    /// Number of calls counted.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }

@@ -1,33 +1,34 @@
-//! Where, when and by what a figure was made: commit, sources, date, processor, kernel.
+//! Where, when and with which program a figure was made: commit, sources, date, processor, kernel.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// The sources of this program's harness.
+/// A hash of the harness sources that this program was built from.
 pub const BUILT_FROM: &str = env!("HITHER_BENCH_BUILT_FROM");
 
 /// The circumstances of a run, part of every record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// `git rev-parse`, or `unknown`; `+` at the end if the work tree differs.
+    /// `git rev-parse`, or `unknown`; ends with `+` if the work tree differs.
     pub commit: String,
-    /// A hash of the harness's sources that the program was built from: unlike the commit, which is that of the folder it runs in.
+    /// A hash of the harness sources that the program was built from. The commit, in contrast, is that of the directory
+    /// it runs in.
     #[serde(default)]
     pub built_from: String,
     /// UTC, `YYYY-MM-DDThh:mm:ssZ`.
     pub date: String,
     /// The processor's model name.
     pub cpu: String,
-    /// Processors that the system has.
+    /// Number of processors that the process may use.
     pub processors: usize,
     /// Kernel release.
     pub kernel: String,
 }
 
 impl Machine {
-    /// Asks the system.
+    /// Reads the circumstances from the system.
     pub fn here() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         Self {
@@ -57,7 +58,7 @@ fn cpu_model(cpuinfo: &str) -> String {
     line.and_then(|line| line.split_once(':')).map_or("unknown".into(), |(_, name)| name.trim().to_string())
 }
 
-/// The civil date of a number of seconds since 1970 (proleptic Gregorian, counted in eras of 400 years from 1 March).
+/// The civil date of `seconds` since 1970 (proleptic Gregorian, counted in eras of 400 years from 1 March).
 fn date_utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -1,18 +1,19 @@
-//! DRAM of this process: `RssAnon` of `/proc/self/status`, which leaves out the mapped pools (files and tmpfs).
+//! DRAM of this process: `RssAnon` of `/proc/self/status`, which excludes the mapped pools (files and tmpfs).
 //!
-//! On a virtual machine that gives free memory back to its host, the first touch of a page costs milliseconds per 2 MiB, for
-//! any store. [`warm`] lets the host back some memory before the clock starts, so that the allocations of the measured phase come from there.
+//! On a virtual machine that returns free memory to its host, the first touch of a page costs milliseconds per 2 MiB,
+//! for any store. [`warm`] makes the host back some memory before the clock starts, so that allocations of the measured
+//! phase come from there.
 
 use crate::yardstick::huge::HugeMapping;
 
-/// Anonymous resident bytes now, if the kernel says.
+/// Anonymous resident bytes now, if the kernel reports them.
 pub fn anonymous_bytes() -> Option<u64> {
     parse(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
-/// Touches `bytes` of fresh anonymous memory, in huge pages where there are any, and gives them back to the kernel.
+/// Touches `bytes` of fresh anonymous memory, in huge pages where possible, and returns them to the kernel.
 pub fn warm(bytes: usize) {
-    // A failure only means that nothing is warmed.
+    // If this fails, nothing is warmed, which does no harm.
     if let Ok(mut memory) = HugeMapping::anonymous(bytes) {
         memory.touch();
     }

@@ -1,11 +1,13 @@
 //! The harness: threads, loops, latencies, memory and records.
 //!
-//! *Closed loop* ([`closed`]): each thread starts its next operation when the last one ended; this measures throughput. It
-//! times one call in `sample_every`, so that the clock does not slow the loop. *Open loop* ([`open`]): operations are due at a
-//! fixed rate, and latency counts from the moment an operation was *due*, so that a stall delays every operation behind it
-//! (coordinated omission is accounted for).
+//! *Closed loop* ([`closed`]): each thread starts its next operation when the last one ended; this measures throughput.
+//! One call in `sample_every` is timed, so that the clock does not slow the loop.
 //!
-//! Thread safety: a worker per thread, started together by a barrier, pinned if there are no more threads than processors.
+//! *Open loop* ([`open`]): operations are due at a fixed rate, and latency counts from the moment an operation was
+//! *due*. So a stall delays every operation behind it (coordinated omission is accounted for).
+//!
+//! Thread safety: one worker per thread. The workers start together at a barrier, and are pinned if there are no more
+//! threads than processors.
 
 pub mod closed;
 pub mod latency;
@@ -21,7 +23,7 @@ pub mod team;
 pub mod verify;
 mod worker;
 
-/// The median; of an even number of values the mean of the middle two. `None` if there are none.
+/// The median; for an even number of values the mean of the middle two. `None` if there are no values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,11 +1,14 @@
 //! The open loop: operations are due at a fixed rate, whatever the store does.
 //!
-//! Operation `i` of a thread is due at `start + i / rate`. Its latency runs from that moment to its end. After a stall the
-//! thread works off what has become due, and each of those operations carries the wait that a client would have seen; a closed
-//! loop would have asked fewer questions during the stall and hidden it (coordinated omission). What is still due when the time is up has waited until then, and counts so: else a
-//! store that falls behind would be measured by the calls that it came to. Such calls are among the latencies, not among the operations.
+//! Operation `i` of a thread is due at `start + i / rate`. Its latency runs from that moment to its end. After a stall
+//! the thread works off the operations that have become due, and each of them carries the wait that a client would have
+//! seen. A closed loop would have made fewer calls during the stall and hidden it (coordinated omission).
 //!
-//! Warm-up operations come first, as fast as they go, and are followed by the barrier.
+//! Operations that are still due when the time is up have waited until then, and count with that wait. Otherwise a
+//! store that falls behind would be judged only by the calls it got to. Such calls are counted in the latencies, not in
+//! the operations.
+//!
+//! Warm-up operations come first, at full speed, before the barrier.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +17,12 @@ use super::latency::Latencies;
 use super::team::{Member, Outcome, Team};
 use crate::target::{Result, Session, Target};
 
-/// The rate and how long.
+/// Rate and length of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
-    /// Operations per second of all threads.
+    /// Operations per second of all threads together.
     pub rate: f64,
-    /// Operations of all threads.
+    /// Measured operations of all threads together.
     pub ops: u64,
     /// Operations of all threads before the clock starts; kinds that touch each key once have none.
     pub warmup_ops: u64,
@@ -27,7 +30,7 @@ pub struct Open {
     pub at_most: Duration,
 }
 
-/// The moments at which one thread's calls are due.
+/// The moments at which the calls of one thread are due.
 #[derive(Clone, Copy, Debug)]
 struct Schedule {
     start: Instant,
@@ -41,7 +44,7 @@ impl Schedule {
 }
 
 impl Open {
-    /// Runs it.
+    /// Runs the loop on all threads of the team.
     pub fn run<T: Target>(&self, team: &Team<'_, T>) -> Result<Outcome> {
         let calls_per_s = self.rate / team.workload.kind.group() as f64;
         let interval_ns = team.threads as f64 * 1e9 / calls_per_s;
@@ -62,7 +65,7 @@ impl Open {
         warmed?;
         let checked_before = worker.checked();
         let started = Instant::now();
-        // Threads are offset against each other, so that calls of different threads do not fall together.
+        // The threads are offset against each other, so that their calls do not coincide.
         let offset = Duration::from_nanos((interval_ns * thread as f64 / team.threads as f64) as u64);
         let schedule = Schedule { start: started + offset, interval_ns };
         let (mut ops, mut call, mut now) = (0, 0, started);
@@ -74,7 +77,7 @@ impl Open {
             latencies.record(now.saturating_duration_since(due));
             call += 1;
         }
-        // No more than the stream has left, which is in memory.
+        // At most as many calls as the stream, which is in memory, has left.
         let left = stream.remaining().div_ceil(team.workload.kind.group());
         let overdue = (call..call + left).map(|call| schedule.due(call)).take_while(|due| *due <= now);
         overdue.for_each(|due| latencies.record(now.duration_since(due)));
@@ -103,7 +106,7 @@ mod tests {
     use crate::workload::data::DataSet;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// Answers at once, but stalls for 50 ms at its hundredth get, or at every one.
+    /// Answers at once, but stalls for 50 ms at its hundredth get, or at each one if `always`.
     #[derive(Default)]
     struct Stalling {
         always: bool,
@@ -158,7 +161,8 @@ mod tests {
         Open { rate: 10_000.0, ops: 2_000, warmup_ops, at_most }.run(&team).expect("a run")
     }
 
-    /// Regression: of what was due when the time was up only those calls counted that were made, two of a thousand here. Each waits 50 ms, so after 100 ms a thousand are due.
+    /// Regression: of the calls due when the time was up only those that were made counted: two of a thousand here. Each waits 50 ms, so
+    /// after 100 ms a thousand are due.
     #[test]
     fn calls_that_were_due_and_never_made_have_waited_until_the_end() {
         let outcome = stalling(&Stalling { always: true, ..Stalling::default() }, 0, Duration::from_millis(100));
@@ -175,8 +179,9 @@ mod tests {
         assert_eq!(target.gets.load(Ordering::Relaxed), 2_100);
     }
 
-    /// At 10,000 per second a stall of 50 ms covers 500 due operations of 2,000: 25 % of them wait, so p90 shows it. A loop
-    /// that measured from the call's start would show one slow operation. The bounds hold on a slow machine: waits only grow.
+    /// At 10,000 per second a stall of 50 ms covers 500 due operations of 2,000: 25 % of them wait, so p90 shows it. A
+    /// loop that measured from the start of the call would show one slow operation. The bounds also hold on a slow
+    /// machine, because waits only grow.
     #[test]
     fn a_stall_is_charged_to_every_operation_behind_it() {
         let outcome = stalling(&Stalling::default(), 0, Duration::from_secs(60));

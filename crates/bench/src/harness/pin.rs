@@ -1,6 +1,7 @@
-//! Thread placement: worker `i` on the `i`-th processor that the process may use.
+//! Thread placement: worker `i` runs on the `i`-th processor that the process may use.
 //!
-//! With more threads than processors nothing is pinned: the scheduler must be free to run whoever is not waiting.
+//! With more threads than processors nothing is pinned, because the scheduler must be free to run any thread that is
+//! not waiting.
 
 use std::sync::OnceLock;
 
@@ -14,7 +15,7 @@ fn processors() -> &'static [usize] {
     })
 }
 
-/// Reads the allowed processors once, before any thread is pinned.
+/// Reads the allowed processors once; must be called before any thread is pinned.
 pub fn prepare() {
     processors();
 }
@@ -27,6 +28,6 @@ pub fn pin_thread(index: usize, threads: usize) {
     }
     let mut set = CpuSet::new();
     set.set(processors[index % processors.len()]);
-    // A refusal (a container's policy) costs steadiness, not correctness.
+    // If the system refuses (a container's policy), figures are less steady, but correct.
     let _ = sched_setaffinity(None, &set);
 }

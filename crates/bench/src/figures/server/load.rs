@@ -1,8 +1,13 @@
-//! The client of the server's figures: one thread, many connections, pipelines of one command; the same for every server.
+//! The client of the server's figures: one thread, many connections, pipelines of one kind of command; the same for
+//! every server.
 //!
-//! Each connection has one pipeline under way: when all its replies are there, the time is recorded and the next one is sent. Requests are built
-//! before the clock starts, and replies are recognised by their length, so that the client costs little beside the server. All connections together ask for every key once, in a
-//! random-looking order, before any asks again. A value begins with its key, and of each pipeline of GETs the last value is compared with the key that was asked for, if it arrives whole.
+//! Each connection has one pipeline under way. When all its replies have arrived, the time is recorded and the next
+//! pipeline is sent. Requests are built before the clock starts, and replies are recognised by their length, so that
+//! the client costs little beside the server.
+//!
+//! All connections together request every key once, in a random-looking order, before any key is requested again. A
+//! value begins with its key. Of each pipeline of GETs the last value, if it arrives whole, is compared with the key
+//! that was requested.
 //!
 //! Thread safety: one thread.
 
@@ -17,41 +22,41 @@ use mio::{Events, Interest, Poll, Token};
 use crate::target::{Error, Result};
 use crate::workload::permutation::Permutation;
 
-/// Bytes of every value.
+/// Length of every value in bytes.
 pub const VALUE_BYTES: usize = 100;
-/// A reply to a SET, and to a GET of a value of [`VALUE_BYTES`].
+/// The reply to a SET, and the length of the reply to a GET of a value of [`VALUE_BYTES`].
 const SET_REPLY: &[u8] = b"+OK\r\n";
 const GET_REPLY_BYTES: usize = "$100\r\n".len() + VALUE_BYTES + 2;
 
-/// What is asked.
+/// The command to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// SET of a value.
     Set,
-    /// GET of a key that is there.
+    /// GET of an existing key.
     Get,
-    /// GET of a server that has one value for all keys.
+    /// GET from a server that has one value for all keys.
     GetAny,
 }
 
-/// What to run.
+/// A run of the client.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// The server.
+    /// The server's address.
     pub address: SocketAddr,
-    /// What is asked.
+    /// The command to send.
     pub ask: Ask,
-    /// Connections.
+    /// Number of connections.
     pub clients: usize,
-    /// Commands of one pipeline.
+    /// Number of commands in a pipeline.
     pub pipeline: usize,
-    /// Keys are drawn from so many.
+    /// Number of different keys.
     pub keys: u64,
-    /// How long.
+    /// Duration of the run.
     pub lasts: Duration,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Commands answered per second.
@@ -65,10 +70,10 @@ pub struct Outcome {
 /// A connection with a pipeline under way.
 struct Connection {
     stream: TcpStream,
-    /// The pipelines that it sends in turn.
+    /// The pipelines, which are sent in turn.
     requests: Vec<Vec<u8>>,
     next: usize,
-    /// Bytes of the current request that are sent, and of replies that are missing.
+    /// Bytes of the current request already sent, and bytes of its replies still missing.
     sent: usize,
     missing: usize,
     since: Instant,
@@ -78,7 +83,7 @@ fn network(what: &str) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::io(what.to_owned(), error)
 }
 
-/// A command as the protocol has it.
+/// Appends a command in the format of the protocol.
 pub fn command(words: &[&[u8]], out: &mut Vec<u8>) {
     out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {
@@ -88,7 +93,7 @@ pub fn command(words: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// The key of a number, as redis-benchmark makes them.
+/// The key of a number, in the form of redis-benchmark.
 pub fn key(number: u64) -> String {
     format!("key:{number:012}")
 }
@@ -97,7 +102,7 @@ fn last_key(request: &[u8]) -> &[u8] {
     &request[request.len() - key(0).len()..]
 }
 
-/// The value of a key: the key, and as much more as is missing.
+/// The value of a key: the key, padded to the length of a value.
 fn value(key: &str) -> [u8; VALUE_BYTES] {
     let mut value = [b'v'; VALUE_BYTES];
     value[..key.len()].copy_from_slice(key.as_bytes());
@@ -112,7 +117,7 @@ impl Load {
         }
     }
 
-    /// The pipelines of a connection: as many as all connections need for all keys.
+    /// The pipelines of a connection. All connections together have enough for all keys.
     fn requests(&self, keys: &mut impl Iterator<Item = u64>) -> Vec<Vec<u8>> {
         let one = |keys: &mut dyn Iterator<Item = u64>| {
             let mut out = Vec::new();
@@ -144,14 +149,14 @@ impl Load {
         Ok(connections)
     }
 
-    /// Runs it.
+    /// Runs the load.
     ///
     /// # Errors
-    /// The network's, and replies that are not as expected.
+    /// Errors of the network, and unexpected replies.
     pub fn run(&self) -> Result<Outcome> {
         let mut poll = Poll::new().map_err(network("waiting for replies"))?;
         let mut connections = self.connect(&poll)?;
-        // Up to a minute; what takes longer is as bad.
+        // Up to a minute; longer times count as a minute.
         let made = Histogram::new_with_max(60_000_000_000, 3);
         let mut latencies: Histogram<u64> = made.map_err(|error| Error::Config(error.to_string()))?;
         let mut events = Events::with_capacity(self.clients);
@@ -202,13 +207,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the last bytes of a reply are the value of the key that was asked for last; true if it did not arrive whole.
+    /// Whether the last bytes of a reply are the value of the key that was requested last; true if the value did not
+    /// arrive whole.
     fn ends_with_its_value(&self, received: &[u8]) -> bool {
         let (key, end) = (self.requests[self.next].strip_suffix(b"\r\n").map_or(&[][..], last_key), VALUE_BYTES + 2);
         received.len() < end || received[received.len() - end..].starts_with(key)
     }
 
-    /// Reads what is there; true if the pipeline is answered.
+    /// Reads the available bytes; returns true if the pipeline is answered.
     fn receive(&mut self, buffer: &mut [u8], ask: Ask) -> Result<bool> {
         while self.missing > 0 {
             match self.stream.read(buffer) {
@@ -233,7 +239,7 @@ impl Connection {
 /// Writes the keys below `keys` in long pipelines.
 ///
 /// # Errors
-/// The network's, and replies that are not `+OK`.
+/// Errors of the network, and replies other than `+OK`.
 pub fn fill(address: SocketAddr, keys: u64) -> Result<()> {
     const GROUP: u64 = 500;
     let mut stream = BlockingStream::connect(address).map_err(network("connecting"))?;
@@ -254,10 +260,11 @@ pub fn fill(address: SocketAddr, keys: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether a server that came back holds the keys below `keys` and no others: by their number, and by the values of some of them, first and last among them.
+/// Checks that a restarted server holds the keys below `keys` and no others: by their number, and by the values of some
+/// of them, including the first and the last.
 ///
 /// # Errors
-/// The network's, and what is not there as [`fill`] wrote it.
+/// Errors of the network, and content that differs from what [`fill`] wrote.
 pub fn read_back(address: SocketAddr, keys: u64) -> Result<()> {
     const SOME: u64 = 500;
     let some: Vec<String> = (0..SOME.min(keys)).map(|at| key(at * (keys - 1) / (SOME.min(keys) - 1).max(1))).collect();
@@ -312,7 +319,8 @@ mod tests {
         }
     }
 
-    /// A server with these replies to DBSIZE and to the GETs of all keys but one.
+    /// The result of [`read_back`] from a server that reports `counted` keys and, if `spoiled`, has a wrong value for
+    /// that key.
     fn came_back(keys: u64, counted: u64, spoiled: Option<u64>) -> Result<()> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -325,7 +333,7 @@ mod tests {
             let (mut stream, _) = listener.accept().expect("a client");
             let mut request = [0; 16];
             stream.read_exact(&mut request).expect("DBSIZE");
-            // It may have been refused before its end.
+            // The client may already have refused the reply and closed the connection.
             let _ = stream.write_all(&reply);
             let _ = std::io::copy(&mut stream, &mut std::io::sink());
         });
@@ -334,7 +342,7 @@ mod tests {
         read
     }
 
-    /// Regression: the first answer ended a restart, whatever had come back.
+    /// Regression: the first answer ended a restart, whatever data had come back.
     #[test]
     fn what_comes_back_is_counted_and_compared() {
         for keys in [1, 2, 300] {

@@ -1,8 +1,12 @@
-//! The table of the server: hither over the wire, beside Redis and beside the null server, with one client program for all.
+//! The table of the server: hither over the wire, beside Redis and beside the null server, with one client program for
+//! all.
 //!
-//! [`load`] is the client, [`ycsb`] that of YCSB's workloads, [`process`] starts servers. Every ratio compares two servers within one round, one measured right after the other, at most
-//! seconds apart; a row is the median over the rounds. The null server is `hither serve --null`: the network code, which parses and answers, without
-//! commands; it bounds what the commands could reach.
+//! [`load`] is the client, [`ycsb`] the client of YCSB's workloads, [`process`] starts servers. Every ratio compares
+//! two servers within one round; one is measured right after the other, at most seconds apart. A row is the median over
+//! the rounds.
+//!
+//! The null server is `hither serve --null`: the network code, which parses and answers, without commands. It bounds
+//! the rates that the commands could reach.
 
 pub mod load;
 pub mod process;
@@ -31,7 +35,8 @@ const CLIENTS: usize = 50;
 const KEYS: u64 = 100_000;
 const IDLE: usize = 10_000;
 
-/// What is demanded of a rate at each pipeline, times Redis; or 0.9 times the null server, where that is less.
+/// The demands on rates at each pipeline, as a multiple of Redis. Where 0.9 times the null server is less, that is the
+/// demand.
 const RATES: [(&str, &str, usize, Ask, f64); 6] = [
     ("set-1", "SET, pipeline 1, sync on dax", 1, Ask::Set, 1.1),
     ("get-1", "GET, pipeline 1", 1, Ask::Get, 1.1),
@@ -51,7 +56,7 @@ const OTHERS: [Demand; 6] = [
     demand("restart-kill", "restart after SIGKILL, against Redis loading its RDB", Unit::RedisCost, 0.2),
 ];
 
-/// Nothing is demanded of these: the ratio is told.
+/// Rows without a demand: their ratio is only reported.
 const YCSB: [(&str, &str, char); 6] = [
     ("ycsb-a", "YCSB-A over the wire, sync on dax", 'a'),
     ("ycsb-b", "YCSB-B over the wire, sync on dax", 'b'),
@@ -61,7 +66,7 @@ const YCSB: [(&str, &str, char); 6] = [
     ("ycsb-f", "YCSB-F over the wire, sync on dax", 'f'),
 ];
 
-/// The names of all rows.
+/// The short names of all rows.
 fn ids() -> impl Iterator<Item = &'static str> + Clone {
     RATES.iter().map(|rate| rate.0).chain(OTHERS.iter().map(|other| other.id)).chain(YCSB.iter().map(|ycsb| ycsb.0))
 }
@@ -73,15 +78,15 @@ const fn demand(id: &'static str, name: &'static str, unit: Unit, at_least: f64)
 /// One measurement of one server.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
-    /// The row.
+    /// The row's short name.
     pub row: &'static str,
     /// The server.
     pub server: Kind,
     /// Commands, or operations of YCSB, per second.
     pub rate: f64,
-    /// Microseconds of a pipeline, or of an operation of YCSB: p50, p99, p99.9, p99.99.
+    /// Latency of a pipeline, or of an operation of YCSB, in microseconds: p50, p99, p99.9, p99.99.
     pub latency_us: [f64; 4],
-    /// Microseconds of the server's processor time for one.
+    /// The server's processor time for one command or operation, in microseconds.
     pub cpu_us: f64,
 }
 
@@ -89,9 +94,9 @@ pub struct Measurement {
 struct Table {
     #[serde(flatten)]
     machine: Machine,
-    /// True if nothing speaks against the run. No yardstick is required: ratios are to a server that was measured beside.
+    /// True if the run counts. No yardstick is required, because the other server of each ratio is measured beside it.
     counts: bool,
-    /// What does.
+    /// The reasons why it does not count.
     disturbance: Vec<String>,
     rows: Vec<Row>,
     measurements: Vec<Measurement>,
@@ -103,15 +108,15 @@ struct Run<'a> {
     lasts: Duration,
     rounds: u32,
     points: BTreeMap<&'static str, Vec<Point>>,
-    /// 0.9 times the null server over Redis, by row and round.
+    /// 0.9 times the ratio of the null server to Redis, by row, for each round.
     ceilings: BTreeMap<&'static str, Vec<f64>>,
     notes: BTreeMap<&'static str, String>,
-    /// What went wrong first, by row.
+    /// The first error of each row.
     errors: BTreeMap<&'static str, String>,
     measurements: Vec<Measurement>,
 }
 
-/// Measures and prints; true if every row is as demanded.
+/// Measures the table and prints it; returns true if every row meets its demand.
 ///
 /// # Errors
 /// Wrong use. A server that does not start or answer is an error of its rows.
@@ -133,14 +138,14 @@ pub fn run(args: &FiguresArgs, _prefix: &[OsString]) -> Result<bool> {
     run.print(&wanted)
 }
 
-/// The program `hither`: given, or beside this one.
+/// The program `hither`: the one given, or the one beside this program.
 fn program(args: &FiguresArgs) -> Result<PathBuf> {
     let beside = || std::env::current_exe().ok().map(|program| program.with_file_name("hither"));
     let program = args.server_program.clone().or_else(beside).filter(|program| program.is_file());
     program.ok_or_else(|| Error::Config("the program hither is not there: build it, or say where it is by --server-program".into()))
 }
 
-/// Measures the rows of a group that are wanted.
+/// Measures the wanted rows of a group.
 type Measure<R> = fn(&mut R, &dyn Fn(&str) -> bool) -> Result<()>;
 
 impl<'a> Run<'a> {
@@ -161,7 +166,7 @@ impl<'a> Run<'a> {
         self.step(Self::restart, |id| id.starts_with("restart"), wanted);
     }
 
-    /// Runs a group of rows if one is wanted; what goes wrong is noted with each that is.
+    /// Runs a group if one of its rows is wanted; notes an error with each wanted row of the group.
     fn step(&mut self, measure: Measure<Self>, member: impl Fn(&str) -> bool, wanted: &impl Fn(&str) -> bool) {
         let rows: Vec<&'static str> = ids().filter(|id| member(id) && wanted(id)).collect();
         if !rows.is_empty()
@@ -271,7 +276,7 @@ impl<'a> Run<'a> {
             let stream = std::net::TcpStream::connect(server.address);
             connections.push(stream.map_err(|error| Error::io(format!("opening connection {}", connections.len()), error))?);
         }
-        // Behind them all, so that they are taken.
+        // The answers show that the server has accepted all connections.
         for stream in &mut connections {
             std::io::Write::write_all(stream, b"PING\r\n").map_err(|error| Error::io("sending".to_owned(), error))?;
         }
@@ -296,7 +301,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Seconds from the start of the process to its first answer; what came back is looked at behind them.
+    /// Seconds from the start of the process to its first answer. The content is checked after that time.
     fn restart_of(&self, kind: Kind, pairs: u64, clean: bool) -> Result<f64> {
         let directory = process::directory(kind, &self.places)?;
         let mut server = Server::on(kind, &self.places, directory.path())?;
@@ -336,7 +341,7 @@ impl<'a> Run<'a> {
         rates.chain(others).chain(ycsb).filter(|row| wanted(row.demand.id)).collect()
     }
 
-    /// What speaks against the run.
+    /// The reasons why the run does not count.
     fn disturbances(&self, commit: &str, rows: &[Row]) -> Vec<String> {
         let (keys, quick, rounds) = (self.pairs(), self.args.quick, self.rounds);
         let (required, yardsticks) = (Required::default(), &[]);
@@ -375,7 +380,7 @@ fn text(shown: &Table) -> String {
     text + &format!("\ncommit {}, {}, {}, kernel {}", m.commit, m.date, m.cpu, m.kernel)
 }
 
-/// Raises this process's limit of open files, and that of the servers it starts.
+/// Raises the limit of open files of this process and of the servers that it starts.
 fn allow_descriptors(count: u64) -> Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -424,7 +429,8 @@ mod tests {
         assert!(reasons.len() == 1 && reasons[0].contains("only 2 times"), "{reasons:?}");
     }
 
-    /// Regression: it stood with the first row of the group, wanted or not, until the next round wrote its note over it.
+    /// Regression: the error stood with the first row of the group, wanted or not, until the next round overwrote it
+    /// with its note.
     #[test]
     fn what_goes_wrong_is_noted_with_every_row_of_the_group_that_is_wanted() {
         let args = args("");
@@ -437,7 +443,7 @@ mod tests {
         assert_eq!(noted, expected.map(|(id, note)| (id, note.to_owned())));
     }
 
-    /// Regression: memory was taken for a disk.
+    /// Regression: memory was accepted in place of a disk.
     #[test]
     fn the_row_on_a_file_needs_a_disk() {
         let message = run(&args("--only file-set --disk /dev/shm"), &[]).expect_err("it is memory").to_string();

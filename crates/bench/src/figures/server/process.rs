@@ -1,4 +1,4 @@
-//! The servers that are measured, as processes: hither, the same without commands (null), and Redis.
+//! The processes of the measured servers: hither, hither without commands (null), and Redis.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use crate::target::{Error, Result};
 
-/// Which server.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// `hither serve` on tmpfs taken for persistent memory, sync durability.
+    /// `hither serve` on tmpfs treated as persistent memory, sync durability.
     Dax,
-    /// The same network code without commands and without a store behind them.
+    /// The same network code without commands and without a store behind it.
     Null,
     /// `hither serve` on a file, sync durability.
     File,
@@ -23,7 +23,7 @@ pub enum Kind {
     RedisAlways,
 }
 
-/// Where things are.
+/// The paths that servers need.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// The program `hither`.
@@ -35,9 +35,9 @@ pub struct Places {
 /// A running server; killed when dropped.
 pub struct Server {
     child: Child,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
-    /// From starting it to its first answer.
+    /// Time from starting the process to its first answer.
     pub started_in: Duration,
     _directory: Option<tempfile::TempDir>,
 }
@@ -53,7 +53,7 @@ fn free_port() -> Result<u16> {
     Ok(taken.map_err(|error| Error::io("finding a free port".to_owned(), error))?.port())
 }
 
-/// A directory for a server of this kind.
+/// Creates a directory for a server of this kind.
 pub fn directory(kind: Kind, places: &Places) -> Result<tempfile::TempDir> {
     let parent = if matches!(kind, Kind::Dax | Kind::Null) { Path::new("/dev/shm") } else { &places.disk };
     let made = tempfile::Builder::new().prefix("hither-serve-").tempdir_in(parent);
@@ -61,7 +61,7 @@ pub fn directory(kind: Kind, places: &Places) -> Result<tempfile::TempDir> {
 }
 
 impl Server {
-    /// Starts a server with nothing in it.
+    /// Starts an empty server in a directory of its own.
     pub fn fresh(kind: Kind, places: &Places) -> Result<Server> {
         let directory = directory(kind, places)?;
         let mut server = Self::on(kind, places, directory.path())?;
@@ -69,7 +69,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts a server on a directory, and waits until it answers.
+    /// Starts a server on `directory` and waits until it answers.
     pub fn on(kind: Kind, places: &Places, directory: &Path) -> Result<Server> {
         let port = free_port()?;
         let mut command = match kind {
@@ -90,7 +90,7 @@ impl Server {
     fn wait_until_it_answers(&mut self, name: &str) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(300);
         loop {
-            // Redis takes connections while it loads, and answers -LOADING.
+            // Redis accepts connections while it loads, and answers -LOADING.
             if self.ask("PING").is_ok_and(|reply| reply.starts_with("+PONG")) {
                 return Ok(());
             }
@@ -104,7 +104,7 @@ impl Server {
         }
     }
 
-    /// One inline command on a connection of its own; the beginning of the reply.
+    /// Sends one inline command on a connection of its own; returns the beginning of the reply.
     pub fn ask(&self, line: &str) -> std::io::Result<String> {
         use std::io::{Read, Write};
         let mut stream = TcpStream::connect(self.address)?;
@@ -115,16 +115,16 @@ impl Server {
         Ok(String::from_utf8_lossy(&buffer[..count]).into_owned())
     }
 
-    /// Seconds of processor time so far.
+    /// Processor time of the server so far, in seconds.
     pub fn cpu_s(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // The name may hold spaces; fields count from behind it.
+        // The name may hold spaces; the fields are counted from behind it.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(f64::NAN);
         (ticks(11) + ticks(12)) / rustix::param::clock_ticks_per_second() as f64
     }
 
-    /// Bytes of private memory.
+    /// Bytes of private memory of the server.
     pub fn private_bytes(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -132,17 +132,17 @@ impl Server {
         kib.map_or(f64::NAN, |kib| kib * 1024.0)
     }
 
-    /// SIGTERM, and its end.
+    /// Sends SIGTERM and waits for the end of the process.
     pub fn terminate(&mut self) {
         if let Some(process) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            // If it has ended already, waiting says so.
+            // If the process has already ended, the wait returns at once.
             let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
         }
         let _ = self.child.wait();
     }
 
     fn kill(&mut self) {
-        // It fails only if the process has ended already.
+        // The kill fails only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

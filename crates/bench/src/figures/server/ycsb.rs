@@ -1,11 +1,18 @@
-//! YCSB A–F over the wire: the operations of YCSB's workloads, with the data as its binding for Redis lays them out.
+//! YCSB A–F over the wire: the operations of YCSB's workloads, with the data layout of its binding for Redis.
 //!
-//! A record is a hash of ten fields; one sorted set holds the keys of all records for scans, each with the hash of its name as score. A read is HGETALL, an
-//! update HMSET of one field, an insertion HMSET of all and ZADD, a scan ZRANGEBYSCORE and HGETALL of each key that it returns. Every client is a thread with
-//! a connection of its own that waits for each reply, as YCSB's are. Every record that is read has to hold its ten fields, each of bytes that were written, and a scan has to
-//! return one key at least, as it begins at the score of one that is there. Requests are put together within the measured time, for all servers alike.
+//! A record is a hash of ten fields. One sorted set holds the keys of all records for scans; the score of a key is the
+//! hash of its name. The operations are:
 //!
-//! Thread safety: [`run`] starts the threads and joins them; a [`Connection`] belongs to one.
+//! * a read: HGETALL;
+//! * an update: HMSET of one field;
+//! * an insertion: HMSET of all fields, and ZADD;
+//! * a scan: ZRANGEBYSCORE, and HGETALL of each key that it returns.
+//!
+//! Every client is a thread with a connection of its own that waits for each reply, as YCSB's clients do. Every record
+//! read must have its ten fields, each with bytes that were written. A scan must return at least one key, because it
+//! begins at the score of an existing one. Requests are built within the measured time, for all servers alike.
+//!
+//! Thread safety: [`run`] starts the threads and joins them; a [`Connection`] belongs to one thread.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,29 +27,29 @@ use crate::workload::{Workload, zipf::ycsb_fnv64};
 
 const FIELDS: u64 = 10;
 const FIELD_BYTES: usize = 100;
-/// What an insertion writes, and what an update does.
+/// The field values that an insertion and an update write.
 const INSERTED: [u8; FIELD_BYTES] = [b'v'; FIELD_BYTES];
 const UPDATED: [u8; FIELD_BYTES] = [b'w'; FIELD_BYTES];
 const INDEX: &[u8] = b"_indices";
-/// Clients at a time.
+/// Number of clients that run at a time.
 const CLIENTS: usize = 16;
-/// Operations that are drawn for each client: more than it can do in the measured time.
+/// Number of operations drawn for each client: more than it can do in the measured time.
 const DRAWN: u64 = 400_000;
 
-/// What to run.
+/// A run of one workload.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The server.
+    /// The server's address.
     pub address: SocketAddr,
-    /// `a` to `f`.
+    /// The workload's letter, `a` to `f`.
     pub letter: char,
-    /// Records that are loaded.
+    /// Number of loaded records.
     pub records: u64,
-    /// How long.
+    /// Duration of the run.
     pub lasts: Duration,
 }
 
-/// A reply, as much of it as is needed.
+/// A reply, with as much of it as is needed.
 #[derive(Debug, PartialEq, Eq)]
 enum Reply {
     Status,
@@ -72,7 +79,7 @@ impl Connection {
         Ok(Connection { stream: BufReader::with_capacity(64 << 10, stream), request: Vec::new() })
     }
 
-    /// Adds a command to what [`Connection::send`] sends.
+    /// Adds a command to the request that [`Connection::send`] sends.
     fn add(&mut self, words: &[&[u8]]) {
         command(words, &mut self.request);
     }
@@ -94,7 +101,7 @@ impl Connection {
     }
 }
 
-/// Reads one reply: no array within an array, and nothing that is missing.
+/// Reads one reply. Nested arrays and null replies are errors.
 fn receive(stream: &mut impl BufRead) -> Result<Reply> {
     let mut line = String::new();
     stream.read_line(&mut line).map_err(network)?;
@@ -121,17 +128,17 @@ fn receive(stream: &mut impl BufRead) -> Result<Reply> {
     }
 }
 
-/// The key of a record, as YCSB makes it.
+/// The key of a record, in the form of YCSB.
 fn key(id: u64) -> String {
     format!("user{}", ycsb_fnv64(id))
 }
 
-/// The score of a key: what Java's `hashCode` is.
+/// The score of a key, computed as Java's `hashCode`.
 fn score(key: &str) -> i32 {
     key.bytes().fold(0, |hash: i32, byte| hash.wrapping_mul(31).wrapping_add(i32::from(byte)))
 }
 
-/// HMSET of all fields, and ZADD.
+/// Adds HMSET of all fields, and ZADD.
 fn add_insertion(connection: &mut Connection, key: &str) {
     let names: Vec<String> = (0..FIELDS).map(|field| format!("field{field}")).collect();
     let mut words: Vec<&[u8]> = vec![b"HMSET", key.as_bytes()];
@@ -147,7 +154,7 @@ fn read(connection: &mut Connection, key: &[u8]) -> Result<()> {
     }
 }
 
-/// Whether names and values are those of a record: each of its fields once, with a value that somebody wrote.
+/// Whether names and values form a whole record: each field once, with a value that was written.
 fn is_whole(fields: &[Vec<u8>]) -> bool {
     let number = |name: &[u8]| match name.strip_prefix(b"field") {
         Some(&[digit @ b'0'..=b'9']) => Some(digit - b'0'),
@@ -187,7 +194,7 @@ fn scan(connection: &mut Connection, key: &str, length: u32) -> Result<()> {
     keys.iter().try_for_each(|key| read(connection, key))
 }
 
-/// Does one operation; `number` changes with each.
+/// Does one operation; `number` differs for each.
 fn operate(connection: &mut Connection, run: &Run, op: Op, number: u64) -> Result<()> {
     let inserted = op.id() >= run.records;
     // Each workload inserts records of its own.
@@ -223,7 +230,7 @@ pub fn fill(address: SocketAddr, records: u64) -> Result<()> {
     Ok(())
 }
 
-/// What one client has done: its operations' times, and until when.
+/// Runs one client; returns the times of its operations, and when it ended.
 fn client(run: &Run, thread: usize, mut stream: Stream, began: Instant) -> Result<(Histogram<u64>, Instant)> {
     let mut connection = Connection::open(run.address)?;
     let made = Histogram::new_with_max(60_000_000_000, 3);
@@ -245,7 +252,7 @@ fn client(run: &Run, thread: usize, mut stream: Stream, began: Instant) -> Resul
 /// The network's, and replies that are not as expected.
 pub fn run(run: &Run) -> Result<Outcome> {
     let workload: Workload = format!("ycsb-{}", run.letter).parse().map_err(Error::Config)?;
-    // Several workloads run on one store, one after the other: each inserts ids of its own.
+    // Several workloads run on one store one after the other; each inserts ids of its own.
     let inserted = u64::from(u32::from(run.letter) - u32::from('a')) * CLIENTS as u64 * DRAWN;
     let place = |thread| Place { keys: run.records, threads: CLIENTS, thread, inserted, seed: u64::from(u32::from(run.letter)) };
     let streams: Vec<Stream> = (0..CLIENTS).map(|thread| Stream::new(&workload, &place(thread), DRAWN)).collect();
@@ -277,20 +284,20 @@ mod tests {
         assert_eq!(score("user6284781860667377211"), java("user6284781860667377211"));
     }
 
-    /// By its definition: the sum of s[i] * 31^(n-1-i), modulo 2^32.
+    /// The definition: the sum of s[i] * 31^(n-1-i), modulo 2^32.
     fn java(text: &str) -> i32 {
         let power = |exponent: usize| (0..exponent).fold(1u32, |power, _| power.wrapping_mul(31));
         let terms = text.bytes().enumerate().map(|(at, byte)| u32::from(byte).wrapping_mul(power(text.len() - 1 - at)));
         terms.fold(0u32, u32::wrapping_add) as i32
     }
 
-    /// A connection to a server that has these replies, whatever it is asked.
+    /// A connection to a server that sends these replies, whatever it is asked.
     fn answered(replies: Vec<u8>) -> Connection {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a client");
-            // A client that has refused the first reply may be gone.
+            // A client that has refused the first reply may already be gone.
             let _ = stream.write_all(&replies);
             let _ = std::io::copy(&mut stream, &mut std::io::sink());
         });
@@ -303,14 +310,14 @@ mod tests {
         out
     }
 
-    /// The fields of a record, of which one has this name and this value.
+    /// The fields of a record, one of which has this name and value.
     fn record(name: &str, value: &[u8]) -> Vec<u8> {
         let names: Vec<String> = (0..9).map(|field| format!("field{field}")).chain([name.to_owned()]).collect();
         let words: Vec<&[u8]> = names.iter().flat_map(|of| [of.as_bytes(), if of == name { value } else { &INSERTED }]).collect();
         array(&words)
     }
 
-    /// Regression: any ten names and values were a record.
+    /// Regression: any ten names and values counted as a record.
     #[test]
     fn fields_are_those_that_were_written() {
         let good = |name, value: &[u8]| read(&mut answered(record(name, value)), b"user7").is_ok();
