@@ -1,11 +1,21 @@
-//! Workloads, harness and reports: how fast hither is, against yardsticks and peers.
+//! Workloads, harness and reports: the speed of hither, beside yardsticks and peers.
 //!
-//! Layers, each using only those above it: [`workload`] (what is asked for), [`yardstick`] (what the machine can do),
-//! [`target`] (who is asked), [`harness`] (loops, latencies, records), [`projection`] (other machines), [`report`] (tables and charts), [`figures`] (the
-//! table of demands), [`nstore`] (the experiments of the NStore paper), [`compaction`] (those of the Pacman paper), [`cli`] (the commands). `docs/benchmarks.md` says how each figure is made.
+//! Layers, each using only those above it:
 //!
-//! Thread safety: everything that threads share is `Sync`; measured loops share nothing but the target.
-//! `unsafe` is allowed in [`yardstick`] only.
+//! * [`workload`]: the operations and their keys.
+//! * [`yardstick`]: what the machine can do.
+//! * [`target`]: the measured stores.
+//! * [`harness`]: loops, latencies, records.
+//! * [`projection`]: other machines.
+//! * [`report`]: tables and charts.
+//! * [`figures`]: the tables of demands.
+//! * [`nstore`], [`compaction`]: the experiments of the NStore paper, and of the Pacman paper.
+//! * [`cli`]: the commands.
+//!
+//! `docs/benchmarks.md` states how each figure is made.
+//!
+//! Thread safety: everything that threads share is `Sync`; measured loops share nothing but the target. `unsafe` is
+//! allowed in [`yardstick`] only.
 
 #![deny(unsafe_code)]
 

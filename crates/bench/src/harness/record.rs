@@ -1,4 +1,4 @@
-//! The JSON record of a measurement: one line per workload. [`FIELDS`] is what every reader may count on.
+//! The JSON record of a measurement: one line per workload. Every reader may rely on the fields in [`FIELDS`].
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -29,7 +29,7 @@ pub const FIELDS: [&str; 16] = [
     "commit",
 ];
 
-/// One measured workload: medians over its runs.
+/// One measured workload; figures are medians over its runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// The store, for example `hither-hash` or `lmdb`.
@@ -38,13 +38,13 @@ pub struct Record {
     pub workload: String,
     /// The distribution of keys.
     pub distribution: String,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Keys in the store.
+    /// Number of keys in the store.
     pub keys: u64,
-    /// Length of a key.
+    /// Length of a key in bytes.
     pub key_bytes: usize,
-    /// Length of a value; of ETC the mean.
+    /// Length of a value in bytes; for ETC the mean.
     pub value_bytes: usize,
     /// `dax` (forced on tmpfs), `file` or `volatile`.
     pub medium: String,
@@ -52,15 +52,15 @@ pub struct Record {
     pub durability: String,
     /// `closed` or `open`.
     pub mode: String,
-    /// The rate that the open loop was asked for.
+    /// The rate requested of the open loop.
     pub target_ops_per_s: Option<f64>,
-    /// Operations of a run: keys, or scans.
+    /// Number of operations of a run: keys, or scans.
     pub ops: u64,
-    /// Median rate.
+    /// Median rate over the runs.
     pub ops_per_s: f64,
     /// The rate of each run.
     pub runs: Vec<f64>,
-    /// Median latency; like the next four, the median over the runs.
+    /// Median latency. This and the next four are medians over the runs.
     pub p50_us: f64,
     /// 99 %.
     pub p99_us: f64,
@@ -74,14 +74,15 @@ pub struct Record {
     pub dram_bytes_per_key: Option<f64>,
     /// Bytes of pairs on the medium after the load, per key.
     pub media_bytes_per_key: Option<f64>,
-    /// Bytes that the file system has given to the store's directory after the workload, per key; for hither that is its capacity.
+    /// Bytes that the file system has allocated to the store's directory after the workload, per key; for hither that
+    /// is its capacity.
     #[serde(default)]
     pub disk_bytes_per_key: Option<f64>,
-    /// Values and pairs that were read and checked, byte by byte, in a run.
+    /// Values and pairs that a run read and checked, byte by byte.
     pub checked: u64,
-    /// Settings of the store that decide what the figure means.
+    /// Settings of the store that determine the meaning of the figure.
     pub settings: BTreeMap<String, String>,
-    /// Where and when.
+    /// The machine, the sources and the time.
     #[serde(flatten)]
     pub machine: Machine,
 }
@@ -92,13 +93,13 @@ impl Record {
         (self.p50_us, self.p99_us, self.p999_us, self.p9999_us, self.max_us) = (q.p50_us, q.p99_us, q.p999_us, q.p9999_us, q.max_us);
     }
 
-    /// Workload and distribution in one word.
+    /// Workload and distribution as one text.
     pub fn label(&self) -> String {
         format!("{} {}", self.workload, self.distribution)
     }
 }
 
-/// Writes records, a line each.
+/// Writes records, one per line.
 pub fn write_lines(records: &[Record], mut out: impl Write) -> Result<()> {
     for record in records {
         let line = serde_json::to_string(record).map_err(|e| Error::Config(format!("a record that cannot be written: {e}")))?;
@@ -107,7 +108,7 @@ pub fn write_lines(records: &[Record], mut out: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Reads records; empty lines are skipped, a wrong one is an error with its number.
+/// Reads records. Empty lines are skipped; a line that is no record is an error with its number.
 pub fn read_lines(input: impl BufRead) -> Result<Vec<Record>> {
     let mut records = Vec::new();
     for (i, line) in input.lines().enumerate() {

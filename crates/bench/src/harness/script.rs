@@ -1,7 +1,7 @@
 //! Runs the workloads of a request on a fresh store, several times, and makes records of medians.
 //!
-//! If the first workload does not load, the keys are loaded first without a record. DRAM and media per key are taken right
-//! after the load. Each run has a new directory, removed afterwards.
+//! If the first workload is not a load, the keys are loaded before it, without a record. DRAM and media per key are
+//! taken right after the load. Each run has a new directory, which is removed afterwards.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::{median, memory, pin};
 use crate::target::{Error, Result, Target};
 use crate::workload::{Distribution, Kind, Workload};
 
-/// What one run says about one workload.
+/// The result of one workload in one run.
 struct Sample {
     workload: Workload,
     outcome: Outcome,
@@ -34,8 +34,8 @@ struct Run {
     settings: Vec<(String, String)>,
 }
 
-/// Measures everything in `spec`; `make` opens a new store in an empty directory. `preload` is how keys get in if the script
-/// does not say so itself.
+/// Measures everything in `spec`; `make` opens a new store in an empty directory. If the script has no load, the keys
+/// are loaded by `preload`.
 pub fn run_script<T: Target>(spec: &RunSpec, preload: Kind, make: impl Fn(&Path) -> Result<T>) -> Result<Vec<Record>> {
     spec.validate()?;
     pin::prepare();
@@ -49,7 +49,7 @@ fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Re
     let parent = spec.directory();
     let in_parent = || format!("making a directory in {}", parent.display());
     let directory = tempfile::Builder::new().prefix("hither-bench-").tempdir_in(&parent).map_err(|e| Error::io(in_parent(), e))?;
-    // The first histogram brings the allocator's pages in, so that they are not counted to the store.
+    // The first histogram makes the allocator touch its pages, so that they are not counted as memory of the store.
     drop(Latencies::default());
     let before = memory::anonymous_bytes();
     let target = make(directory.path())?;
@@ -60,7 +60,7 @@ fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Re
         script.insert(0, Workload { kind: preload, distribution: Distribution::Uniform });
     }
     let mut run = Run { samples: Vec::new(), dram: None, media: None, name: target.name().into(), settings: target.settings() };
-    // What the index of any store may take for its keys.
+    // As many bytes as the index of any store may need for its keys.
     memory::warm(spec.keys as usize * 40);
     let mut present = Present::None;
     let (threads, keys, seed) = (spec.threads, spec.keys, spec.seed);
@@ -88,7 +88,8 @@ fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Re
     Ok(run)
 }
 
-/// Bytes that the file system has given to what is in a directory, if it says; 0 for a store without files.
+/// Bytes that the file system has allocated to the files below a directory, if it reports them; 0 for a store without
+/// files.
 fn disk_bytes(directory: &Path) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     let mut sum = 0;
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(records[0].mode, "closed");
     }
 
-    /// A store that tells at its end how many pairs it holds, and bytes of entries.
+    /// A store that reports at its end how many pairs it holds, and the bytes of their entries.
     struct Counted<'a>(StoreTarget, &'a Mutex<(u64, u64)>);
 
     impl Drop for Counted<'_> {
@@ -209,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Pairs at the end, bytes of entries, and records.
+    /// Number of pairs at the end, bytes of entries, and records.
     fn counted(args: &str) -> Result<(u64, u64, Vec<Record>)> {
         let (spec, found) = (spec(&format!("{args} --medium volatile --verify --dir /tmp")), Mutex::default());
         let make = |directory: &Path| StoreTarget::create(&spec, Index::Ordered, directory).map(|target| Counted(target, &found));
@@ -218,17 +219,17 @@ mod tests {
         Ok((pairs, bytes, records))
     }
 
-    /// Regression: what a second workload inserted were overwrites of what the first had.
+    /// Regression: the insertions of a second workload overwrote those of the first.
     #[test]
     fn each_workload_inserts_keys_of_its_own() {
         let pairs = |script: &str| counted(&format!("--keys 2000 --ops 1000 -w load {script}")).expect("records").0;
         assert_eq!(pairs("-w insert -w insert"), 4_000);
-        // As many as in either alone, from the same seeds.
+        // As many as either inserts alone, because the seeds are the same.
         let (first, both) = (pairs("-w ycsb-d"), pairs("-w ycsb-d -w ycsb-e -w update -w insert"));
         assert!(both >= first + 1_000 + 20, "{first}, {both}");
     }
 
-    /// Regression: outside of `compaction` overwrites of ETC had values of one length.
+    /// Regression: except in `compaction`, overwrites of ETC had values of one length.
     #[test]
     fn values_of_etc_have_its_lengths() {
         let (pairs, bytes, records) = counted("--keys 2000 -w load -w get:etc").expect("records");
@@ -239,7 +240,7 @@ mod tests {
         assert!(self::records("--keys 2000 -w get:etc --medium volatile --dir /tmp").is_err(), "the map's values are words");
     }
 
-    /// Regression: what a load that the time had ended did not come to was missed.
+    /// Regression: the verification missed keys that a load had not reached when its time was up.
     #[test]
     fn a_load_that_is_cut_short_is_verified_as_far_as_it_came() {
         let cut = records("--keys 500000 -w load --seconds 0.000001 --medium volatile --verify --dir /tmp").expect("records");

@@ -1,5 +1,5 @@
-//! The request for a measurement, as the command line gives it. `hither-bench run` and the peers' program share it, so that
-//! every store is asked for the same thing in the same words.
+//! The request for a measurement, as the command line gives it. `hither-bench run` and the peers' program share it, so
+//! that every store gets the same request in the same words.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::workload::{Distribution, Workload, etc};
 /// Where the pairs are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Medium {
-    /// A directory on tmpfs, treated as persistent memory: flush and fence run.
+    /// A directory on tmpfs, treated as persistent memory: flushes and fences run.
     Dax,
     /// A directory on a disk's file system.
     File,
@@ -68,25 +68,25 @@ impl FromStr for Durability {
     }
 }
 
-/// The most threads of a measurement: systems refuse to start many more.
+/// The most threads of a measurement; systems refuse to start many more.
 pub const MOST_THREADS: usize = 1024;
 
-/// What to measure, on what data, how often.
+/// What to measure, on which data, and how often.
 #[derive(Clone, Debug, Args)]
 pub struct RunSpec {
     /// Workload, for example load, get:zipf=0.99, scan=100, ycsb-a; repeat it to run several on one store, in order
     #[arg(long = "workload", short = 'w', default_value = "load")]
     pub workloads: Vec<Workload>,
-    /// Keys that are loaded
+    /// Number of keys that are loaded
     #[arg(long, default_value_t = 1_000_000)]
     pub keys: u64,
-    /// Length of a key (4 to 65,536)
+    /// Length of a key in bytes (4 to 65,536)
     #[arg(long, default_value_t = 8)]
     pub key_bytes: usize,
-    /// Length of a value; if a workload has the distribution etc, all values have ETC's
+    /// Length of a value in bytes; if a workload has the distribution etc, all values have ETC's lengths
     #[arg(long, default_value_t = 8)]
     pub value_bytes: usize,
-    /// Threads
+    /// Number of threads
     #[arg(long, short = 't', default_value_t = 2)]
     pub threads: usize,
     /// Operations of each workload, all threads together (load and delete: every key once) [default: the number of keys]
@@ -101,7 +101,7 @@ pub struct RunSpec {
     /// Open loop: operations per second that are due, all threads together; loads stay closed
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Runs, each on a new store; records carry medians
+    /// Number of runs, each on a new store; records carry medians
     #[arg(long, default_value_t = 1)]
     pub runs: u32,
     /// Seed of keys and streams
@@ -113,22 +113,22 @@ pub struct RunSpec {
     /// Durability: sync, process or interval=MILLISECONDS
     #[arg(long, default_value = "sync")]
     pub durability: Durability,
-    /// Directory in which stores are made and removed [default: /dev/shm for dax, the temporary directory for file]
+    /// Directory in which stores are created and removed [default: /dev/shm for dax, the temporary directory for file]
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// One call in this many is timed in the closed loop
     #[arg(long, default_value_t = 32)]
     pub sample_every: u32,
-    /// Reads and checks every key after the last workload, and scans them all where there is an order
+    /// Reads and checks every key after the last workload, and scans them all if the store has an order
     #[arg(long)]
     pub verify: bool,
-    /// Bytes that the store is made with [default: estimated from the workloads]
+    /// Capacity of the store in bytes [default: estimated from the workloads]
     #[arg(long)]
     pub capacity: Option<u64>,
     /// How hither collects garbage
     #[arg(long, value_enum, default_value_t = Collector::Batched)]
     pub collector: Collector,
-    /// Collectors of garbage of each node of hither [default: 1]
+    /// Number of garbage collectors on each node of hither [default: 1]
     #[arg(long)]
     pub cleaners: Option<usize>,
 }
@@ -143,7 +143,7 @@ pub enum Collector {
 }
 
 impl Collector {
-    /// The store's word for it.
+    /// The collector as the store's options name it.
     pub fn kind(self) -> CollectorKind {
         match self {
             Collector::Batched => CollectorKind::Batched,
@@ -153,22 +153,22 @@ impl Collector {
 }
 
 impl RunSpec {
-    /// Measured operations of a workload.
+    /// Number of measured operations of a workload.
     pub fn ops(&self) -> u64 {
         self.ops.unwrap_or(self.keys)
     }
 
-    /// Operations before the clock.
+    /// Number of operations before the clock starts.
     pub fn warmup(&self) -> u64 {
         self.warmup.unwrap_or(self.ops() / 10)
     }
 
-    /// More ids than a workload inserts: each thread may do one operation more than its share.
+    /// An upper bound of the ids that a workload inserts: each thread may do one operation more than its share.
     pub fn most_inserts(&self) -> u64 {
         self.ops() + self.warmup() + self.threads as u64
     }
 
-    /// Keys and values of all workloads: one length for each key, whichever of them writes it.
+    /// Keys and values of all workloads. A key has one length of value, whichever workload writes it.
     pub fn data(&self) -> DataSet {
         if self.has_etc() { DataSet::etc(self.seed) } else { DataSet::new(self.key_bytes, self.value_bytes, self.seed) }
     }
@@ -182,13 +182,13 @@ impl RunSpec {
         if self.has_etc() { etc::mean_value_bytes(self.keys) } else { self.value_bytes as f64 }
     }
 
-    /// The directory for stores.
+    /// The directory in which stores are created.
     pub fn directory(&self) -> PathBuf {
         let default = || if self.medium == Medium::File { std::env::temp_dir() } else { PathBuf::from("/dev/shm") };
         self.dir.clone().unwrap_or_else(default)
     }
 
-    /// Refuses what cannot be measured, and a file medium that is really memory.
+    /// Refuses requests that cannot be measured, and a file medium that is really memory.
     pub fn validate(&self) -> Result<()> {
         let refuse = |text: &str| Err(Error::Config(text.into()));
         if self.keys == 0 || self.threads == 0 || self.runs == 0 || self.sample_every == 0 {
@@ -214,7 +214,7 @@ impl RunSpec {
         if self.medium == Medium::File { require_disk(&self.directory(), "--dir") } else { Ok(()) }
     }
 
-    /// Bytes that a log-structured store writes for all workloads if nothing is reused.
+    /// Bytes that a log-structured store writes for all workloads if it reuses nothing.
     pub fn log_bytes(&self) -> u64 {
         let plain = self.key_bytes == 8 && self.value_bytes == 8 && !self.has_etc();
         let value_bytes = self.mean_value_bytes().ceil() as usize;
@@ -226,7 +226,7 @@ impl RunSpec {
     }
 }
 
-/// Refuses a directory on tmpfs where a disk is meant; `option` is what names another.
+/// Refuses a directory on tmpfs where a disk is needed; `option` is the option that names another directory.
 pub fn require_disk(directory: &std::path::Path, option: &str) -> Result<()> {
     if is_tmpfs(directory)? {
         return Err(Error::Config(format!("{} is tmpfs, not a disk: give {option} a directory on a disk", directory.display())));

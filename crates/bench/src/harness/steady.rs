@@ -1,8 +1,10 @@
-//! The closed loop over a long time: how rate and stalls change in its course.
+//! The closed loop over a long time: how the rate and the stalls change in its course.
 //!
-//! The calls are those of the closed loop, with keys, values and what reads are compared with made ahead of them. One call in `sample_every` is timed for the quantiles, which
-//! are those of puts. The clock that ends it also tells how long it took together with the calls before it, so that no stall goes unseen: each slice of time keeps its longest
-//! such stretch.
+//! The calls are those of the closed loop; keys, values and the values that reads are compared with are built before
+//! the calls. One call in `sample_every` is timed for the quantiles, which are those of puts.
+//!
+//! The clock reading at the end of that call also gives the time since the previous reading, so that no stall goes
+//! unseen: each slice of time keeps its longest such stretch.
 //!
 //! Thread safety: a course per thread, joined under a lock at its end.
 
@@ -14,10 +16,10 @@ use super::team::{Member, Outcome, Team};
 use crate::target::{Error, Result, Session, Target};
 use crate::workload::stream::OpKind;
 
-/// How long and how closely to look.
+/// Length of the measurement, how often it samples, and its slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Steady {
-    /// Operations of all threads.
+    /// Number of operations of all threads together.
     pub ops: u64,
     /// Ends the measurement even if operations are left.
     pub at_most: Duration,
@@ -30,23 +32,23 @@ pub struct Steady {
 /// A slice of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Slice {
-    /// Operations in it.
+    /// Number of operations in the stretches that ended in it.
     pub ops: u64,
     /// The longest stretch of `sample_every` calls that ended in it.
     pub worst: Duration,
 }
 
-/// What happened.
+/// The result of the loop.
 #[derive(Clone, Debug)]
 pub struct Course {
-    /// The whole; latencies are those of puts.
+    /// The result of the whole; latencies are those of puts.
     pub outcome: Outcome,
-    /// Slice by slice from the start on.
+    /// The slices, from the start on.
     pub slices: Vec<Slice>,
 }
 
 impl Steady {
-    /// Runs it; the workload must be of a kind without groups.
+    /// Runs the loop on all threads of the team; the workload must be of a kind without groups.
     pub fn run<T: Target>(&self, team: &Team<'_, T>) -> Result<Course> {
         if team.workload.kind.group() > 1 || self.sample_every == 0 || self.slice.is_zero() {
             return Err(Error::Config("a course is of single operations, sampled now and then, in slices of some length".into()));
@@ -86,7 +88,7 @@ impl Steady {
     }
 }
 
-/// Without the division of 128 bits that `as_nanos` leads to; enough for 584 years.
+/// Avoids the 128-bit division to which `as_nanos` leads; suffices for 584 years.
 fn nanoseconds(time: Duration) -> u64 {
     time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
 }
@@ -113,7 +115,7 @@ mod tests {
     use crate::workload::data::DataSet;
     use crate::workload::stream::{Place, Stream};
 
-    /// Reads, and puts that are timed, of both threads' streams: each fourth operation.
+    /// The reads, and the timed puts (each fourth operation), in the streams of both threads.
     fn expected(workload: &str, ops: u64, epoch: u64) -> (u64, u64) {
         let (mut reads, mut timed) = (0, 0);
         for thread in 0..2 {
@@ -146,7 +148,7 @@ mod tests {
         assert!((40_000..60_000).contains(&timed), "half of each fourth are puts: {timed}");
         assert_eq!(run("get", 1_000, 2).expect("gets").outcome.latencies.count(), 0);
         assert!(run("multi-get", 1_000, 3).is_err());
-        // A last stretch without a timed call.
+        // Its last stretch has no timed call.
         let short = run("ycsb-a", 14, 4).expect("a course").outcome;
         assert_eq!((short.ops, short.checked, short.latencies.count()), (14, expected("ycsb-a", 14, 4).0, expected("ycsb-a", 14, 4).1));
     }

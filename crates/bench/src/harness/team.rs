@@ -1,4 +1,4 @@
-//! Starts the threads of a measurement together and adds up what they did.
+//! Starts the threads of a measurement together and adds up their results.
 //!
 //! Thread safety: scoped threads; each has its own session and stream, built before the barrier.
 
@@ -13,44 +13,44 @@ use crate::workload::Workload;
 use crate::workload::data::DataSet;
 use crate::workload::stream::{Place, Stream};
 
-/// What all threads of a measurement have in common.
+/// Everything that the threads of a measurement have in common.
 #[derive(Clone, Copy)]
 pub struct Team<'a, T> {
     /// The store.
     pub target: &'a T,
-    /// Keys and values.
+    /// The makers of keys and values.
     pub data: &'a DataSet,
-    /// What to do.
+    /// The workload to run.
     pub workload: &'a Workload,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Keys that are in the store (or are to be loaded).
+    /// Number of keys that are in the store, or are to be loaded.
     pub keys: u64,
     /// Ids behind those of `keys` that phases before this one may have inserted.
     pub inserted: u64,
     /// Seed of the streams.
     pub seed: u64,
-    /// The number of this phase: its streams are not those of others, and its versions begin elsewhere.
+    /// The number of this phase. It gives the phase its own streams, and another beginning of versions.
     pub epoch: u32,
 }
 
-/// What one thread, or all together, did.
+/// The result of one thread, or of all together.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Operations.
+    /// Number of operations.
     pub ops: u64,
-    /// Values and pairs checked.
+    /// Number of values and pairs checked.
     pub checked: u64,
     /// When the first thread began.
     pub started: Instant,
     /// When the last thread ended.
     pub ended: Instant,
-    /// Timed calls.
+    /// Latencies of the timed calls.
     pub latencies: Latencies,
 }
 
 impl Outcome {
-    /// From the first start to the last end.
+    /// Time from the first start to the last end.
     pub fn elapsed(&self) -> Duration {
         self.ended.duration_since(self.started)
     }
@@ -70,7 +70,7 @@ impl Outcome {
     }
 }
 
-/// What a loop gets: the worker, its stream, and a way to wait for the others.
+/// The arguments of a loop: the worker, its stream, and the barrier at which all threads meet.
 pub(super) struct Member<'a, S> {
     pub worker: Worker<'a, S>,
     pub stream: Stream,
@@ -85,8 +85,8 @@ impl<T> Team<'_, T> {
 }
 
 impl<T: Target> Team<'_, T> {
-    /// Runs `body` on every thread with a stream of `count(thread)` operations. `body` waits at the barrier exactly once
-    /// before it starts its clock. An error of any thread is the error of the measurement.
+    /// Runs `body` on every thread with a stream of `count` operations per thread. `body` waits at the barrier exactly
+    /// once, before it starts its clock. An error of any thread is the error of the measurement.
     pub(super) fn run<F>(&self, count: u64, body: F) -> Result<Outcome>
     where
         F: for<'m> Fn(Member<'m, T::Session<'m>>) -> Result<Outcome> + Sync,
@@ -102,7 +102,7 @@ impl<T: Target> Team<'_, T> {
                     let session = match self.target.session() {
                         Ok(session) => session,
                         Err(error) => {
-                            // The others wait for this thread, too.
+                            // The other threads wait for this one, too.
                             barrier.wait();
                             return Err(error);
                         }

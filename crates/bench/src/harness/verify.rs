@@ -1,8 +1,10 @@
-//! Reading back, outside any measurement: every key of `0..keys`, and what holds an order as one whole scan, too.
+//! Reads everything back, outside any measurement: every key of `0..keys`, and, if the store has an order, also by one
+//! scan of everything.
 //!
-//! Scans within a workload cannot tell a gap: keys are random, and nobody knows which comes next. One that passes over everything can, by counting.
+//! Scans within a workload cannot detect a gap: keys are random, and the scanning thread does not know which one comes
+//! next. A scan of everything can, by counting.
 //!
-//! Thread safety: each thread reads its share of the keys; one alone scans.
+//! Thread safety: each thread reads its share of the keys; one thread scans.
 
 use std::time::Instant;
 
@@ -11,21 +13,21 @@ use super::team::{Outcome, Team};
 use crate::target::{Error, Result, Target};
 use crate::workload::{Kind, Workload};
 
-/// Which of the keys `0..keys` are to be there.
+/// Which of the keys `0..keys` must be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Present {
     /// All of them.
     All,
     /// None of them.
     None,
-    /// So many, nobody knows which: a load or a deletion was ended before its last key.
+    /// This many, but it is unknown which: a load or a deletion was ended before its last key.
     Count(u64),
-    /// Nobody knows how many.
+    /// It is unknown how many.
     Some,
 }
 
 impl Present {
-    /// What is there after a workload that did `ops` operations, if this was there before.
+    /// The state after a workload of `ops` operations, if this is the state before.
     #[must_use]
     pub fn after(self, kind: Kind, ops: u64, keys: u64) -> Present {
         match (self, kind) {
@@ -34,13 +36,13 @@ impl Present {
             (_, Kind::Delete) if ops >= keys => Present::None,
             (Present::All, Kind::Delete) => Present::Count(keys - ops),
             (Present::All, _) => Present::All,
-            // Whatever else writes draws keys by chance: some that are there, and some that are not.
+            // Any other write draws its keys at random: some that are there, and some that are not.
             (_, kind) if kind.write_share() > 0.0 => Present::Some,
             (before, _) => before,
         }
     }
 
-    /// Whether a key has to be there or must not be, if that is known of each.
+    /// Whether each key must be there or must not; `None` if that is unknown.
     fn of_each(self) -> Option<bool> {
         match self {
             Present::All => Some(true),
@@ -51,11 +53,12 @@ impl Present {
 }
 
 impl<T: Target> Team<'_, T> {
-    /// Reads everything back: each key is there or not as `present` has it, and what is there is sound. A target with an order is scanned as a whole: it shows the same keys,
-    /// and no others unless these `workloads` have inserted some. How many keys were read.
+    /// Reads everything back: each key must be there or absent as `present` demands, and its value must be sound. A
+    /// target with an order is also scanned as a whole. The scan must show the same keys, and no others unless these
+    /// `workloads` inserted some. Returns the number of keys read.
     ///
     /// # Errors
-    /// What is wrong, and what the target says.
+    /// Wrong data, and errors of the target.
     pub fn verify(&self, present: Present, workloads: &[Workload]) -> Result<u64> {
         let found = self.read_all(present)?;
         if let Present::Count(expected) = present
@@ -73,7 +76,7 @@ impl<T: Target> Team<'_, T> {
         Ok(self.keys)
     }
 
-    /// How many of the keys are there.
+    /// Reads all keys; returns how many are there.
     fn read_all(&self, present: Present) -> Result<u64> {
         let outcome = self.run(0, |mut member| {
             member.barrier.wait();
@@ -87,7 +90,7 @@ impl<T: Target> Team<'_, T> {
         Ok(outcome.ops)
     }
 
-    /// How many keys a scan shows that begins before the first and ends behind the last.
+    /// Scans everything; returns how many keys the scan shows.
     fn scan_all(&self) -> Result<u64> {
         let outcome = self.run(0, |mut member| {
             member.barrier.wait();
@@ -109,7 +112,7 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
-    /// Pairs in order, of which scans pass over the one with this number.
+    /// Pairs in order; scans skip the pair with the number `hidden`.
     struct Gappy {
         pairs: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
         hidden: Option<usize>,
@@ -171,7 +174,7 @@ mod tests {
         verify(Some(hidden), script, Present::All).expect_err("a key is hidden").to_string()
     }
 
-    /// Regression: no scan knew what was missing in it.
+    /// Regression: no scan detected that a key was missing in it.
     #[test]
     fn a_scan_that_passes_over_a_key_is_wrong_data() {
         assert_eq!(verify(None, &["load"], Present::All).expect("whole"), 3_000);

@@ -1,7 +1,8 @@
-//! One thread's operations on a target: builds keys and values, calls the session, checks everything that comes back.
+//! The operations of one thread on a target: builds keys and values, calls the session, and checks everything that
+//! comes back.
 //!
-//! Thread safety: a worker belongs to its thread. Invariant: no value, pair or absence goes unchecked; the first thing that is
-//! wrong ends the run with [`Error::WrongData`].
+//! Thread safety: a worker belongs to its thread. Invariant: no value, pair or absence goes unchecked; the first wrong
+//! one ends the run with [`Error::WrongData`].
 
 use std::convert::Infallible;
 
@@ -10,7 +11,7 @@ use crate::workload::data::{DataSet, is_long_version_of, is_version_of};
 use crate::workload::stream::{Op, OpKind, Stream};
 use crate::workload::{Kind, Workload};
 
-/// Scans that end early because they start near the last key: counted, and compared with what chance explains.
+/// Counts scans that end early because they start near the last key, for a comparison with their expected number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Scans {
     all: u64,
@@ -18,18 +19,20 @@ struct Scans {
     asked: u64,
 }
 
-/// Calls that are prepared together.
+/// Number of calls that are prepared together.
 const AHEAD: usize = 32;
 
-/// The longest values that are prepared: all of them together stay in a processor's nearest cache.
+/// Length of the longest values that are prepared. All prepared values together stay in a processor's first-level
+/// cache.
 const LONGEST_AHEAD: usize = 256;
 
-/// What a call with a short key needs.
+/// The data of a prepared call with a short key.
 #[derive(Clone, Copy)]
 struct Prepared {
     op: Op,
     key: [u8; 8],
-    /// Of a put of eight bytes. Of a get: the first word of the value's first version, by which it is checked.
+    /// For a put of eight bytes, the value. For a get, the first word of the value's first version, by which the value
+    /// is checked.
     value: [u8; 8],
 }
 
@@ -39,9 +42,9 @@ pub(super) struct Worker<'d, S> {
     kind: Kind,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Calls that were prepared; empty if keys are not short, or values too long.
+    /// Prepared calls; empty if keys are not short or values are too long.
     ahead: Vec<Prepared>,
-    /// The values of those that are puts, if they are longer than eight bytes.
+    /// The values of the prepared puts, if they are longer than eight bytes.
     long_values: Vec<u8>,
     group_keys: Vec<Vec<u8>>,
     group_values: Vec<Vec<u8>>,
@@ -52,8 +55,9 @@ pub(super) struct Worker<'d, S> {
 }
 
 impl<'d, S: Session> Worker<'d, S> {
-    /// `epoch` says where versions begin, so that most overwrites change the value. Those of two phases or threads may be the same: of the epoch eight bits count, and a thread
-    /// that writes more than 2²⁴ times comes to versions of others. No check rests on that, for any version of a key's value is sound.
+    /// `epoch` determines where versions begin, so that most overwrites change the value. Two phases or threads may use
+    /// the same versions: only eight bits of the epoch count, and a thread that writes more than 2²⁴ times reaches the
+    /// versions of others. No check depends on that, because any version of a key's value is sound.
     pub(super) fn new(session: S, data: &'d DataSet, workload: &Workload, epoch: u32) -> Self {
         let group = workload.kind.group() as usize;
         let prepared = data.fixed_value_bytes().filter(|bytes| data.key_bytes() == 8 && (8..=LONGEST_AHEAD).contains(bytes));
@@ -79,13 +83,13 @@ impl<'d, S: Session> Worker<'d, S> {
         self.checked
     }
 
-    /// Makes the next call; how many operations it was.
+    /// Makes the next call; returns how many operations it was.
     #[inline]
     pub(super) fn call(&mut self, stream: &mut Stream) -> Result<u64> {
         self.calls(stream, 1)
     }
 
-    /// Makes up to so many calls, as many as there are operations for; how many operations they were.
+    /// Makes up to `calls` calls, fewer if the operations run out; returns how many operations they were.
     #[inline(always)]
     pub(super) fn calls(&mut self, stream: &mut Stream, calls: u64) -> Result<u64> {
         match self.kind {
@@ -97,15 +101,17 @@ impl<'d, S: Session> Worker<'d, S> {
         }
     }
 
-    /// Prepares calls before it makes them, as programs have their keys and values for longer than a nanosecond. Otherwise what each call
-    /// reads first has just been stored, the processor waits for it, and begins no call before the last one has its data.
+    /// Prepares calls before it makes them, because programs usually have had their keys and values for longer than a
+    /// nanosecond. Otherwise each call would first read what has just been stored; the processor would wait for that,
+    /// and begin no call before the previous one has its data.
     #[inline(always)]
     fn prepared_calls(&mut self, stream: &mut Stream, calls: u64) -> Result<u64> {
         let mut ahead = std::mem::take(&mut self.ahead);
         let mut ops = 0;
         while ops < calls && stream.remaining() > 0 {
             let count = self.prepare(stream, &mut ahead, calls - ops);
-            // No adapter, and no result that is kept: their place would be in memory, and each call wait until the one before has stored it.
+            // A plain loop: an iterator adapter or a kept result would live in memory, and each call would wait until the previous one has
+            // stored it.
             for call in &ahead[..count] {
                 self.step_on(call.op, &call.key, Some(&call.value))?;
             }
@@ -141,7 +147,8 @@ impl<'d, S: Session> Worker<'d, S> {
         Ok(ops)
     }
 
-    /// Fills the first places of `ahead`, up to `most`, but for values of more than eight bytes; how many.
+    /// Fills the first places of `ahead`, at most `most`, except for values of more than eight bytes; returns how many
+    /// it filled.
     #[inline(always)]
     fn prepare(&mut self, stream: &mut Stream, ahead: &mut [Prepared], most: u64) -> usize {
         let mut count = 0;
@@ -177,7 +184,7 @@ impl<'d, S: Session> Worker<'d, S> {
         done
     }
 
-    /// `value`: that of a put, or by which a get is checked, if it was prepared.
+    /// `value`, if it was prepared, is the value of a put, or the word by which a get is checked.
     #[inline(always)]
     fn step_on(&mut self, op: Op, key: &[u8], value: Option<&[u8; 8]>) -> Result<()> {
         match (op.kind(), value) {
@@ -189,7 +196,7 @@ impl<'d, S: Session> Worker<'d, S> {
         }
     }
 
-    /// What takes longer: it need not be part of the loop.
+    /// The slower operations; they need not be part of the loop.
     #[inline(never)]
     fn step_otherwise(&mut self, op: Op, key: &[u8]) -> Result<()> {
         match op.kind() {
@@ -254,7 +261,7 @@ impl<'d, S: Session> Worker<'d, S> {
         if sound { Ok(()) } else { Err(wrong("read-modify-write", key, "no sound value")) }
     }
 
-    /// A scan starts at a key that is there, rises strictly, and every value belongs to its key.
+    /// A scan must start at an existing key and rise strictly, and every value must belong to its key.
     fn scan(&mut self, from: &[u8], limit: u32) -> Result<()> {
         let (data, last) = (self.data, &mut self.last_key);
         last.clear();
@@ -304,7 +311,7 @@ impl<'d, S: Session> Worker<'d, S> {
         Ok(n as u64)
     }
 
-    /// Called at the end: scans may be short only as often as chance lets them start near the last key.
+    /// Called at the end: scans may be short only about as often as they start near the last key by chance.
     pub(super) fn finish(&self, keys: u64) -> Result<()> {
         let explained = 10.0 + 5.0 * self.scans.asked as f64 / keys.max(1) as f64;
         if self.scans.short as f64 > explained {
@@ -313,7 +320,8 @@ impl<'d, S: Session> Worker<'d, S> {
         Ok(())
     }
 
-    /// Reads one key as part of a verification; whether it is there. What is there has to be sound; whether it is to be there may not be known.
+    /// Reads one key as part of a verification; returns whether it is there. A value that is there must be sound.
+    /// `present` is `None` if it is unknown whether the key must be there.
     pub(super) fn verify(&mut self, id: u64, present: Option<bool>) -> Result<bool> {
         let mut key = std::mem::take(&mut self.key);
         self.data.key(id, &mut key);
@@ -334,10 +342,11 @@ impl<'d, S: Session> Worker<'d, S> {
         }
     }
 
-    /// Scans everything, in parts; how many pairs there are. Keys rise strictly, and every value belongs to its key.
+    /// Scans everything, in parts; returns the number of pairs. Keys must rise strictly, and every value must belong to
+    /// its key.
     pub(super) fn scan_all(&mut self) -> Result<u64> {
         const PART: usize = 1024;
-        // No key is shorter than four bytes.
+        // This is before every key, because no key is shorter than four bytes.
         let (data, mut from, mut all) = (self.data, vec![0], 0);
         loop {
             let (mut last, mut sound, mut seen) = (std::mem::take(&mut from), true, 0);
@@ -355,7 +364,7 @@ impl<'d, S: Session> Worker<'d, S> {
             if count < PART {
                 return Ok(all);
             }
-            // The least that comes behind the last key.
+            // The smallest key behind the last one.
             last.push(0);
             from = last;
         }
@@ -381,8 +390,8 @@ fn repeat(calls: u64, stream: &mut Stream, mut call: impl FnMut(&mut Stream) -> 
     Ok(ops)
 }
 
-/// Whether `next` comes after `last`. Words are compared as words: the library's comparison loads vectors, which must wait until the
-/// shorter stores of a key that was just copied have left the processor's store buffer.
+/// Whether `next` comes after `last`. Words are compared as words: the library's comparison loads vectors. Such a load
+/// must wait until the shorter stores of a key that was just copied have left the processor's store buffer.
 #[inline]
 fn rises(last: &[u8], next: &[u8]) -> bool {
     match (<[u8; 8]>::try_from(last), <[u8; 8]>::try_from(next)) {

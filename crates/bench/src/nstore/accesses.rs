@@ -1,8 +1,12 @@
-//! Local and remote accesses to the log for each operation (NStore, Fig. 3, 10 and 11): what the cache saves, and that writes stay local.
+//! Local and remote accesses to the log per operation (NStore, Fig. 3, 10 and 11): how many the cache saves, and that
+//! writes stay local.
 //!
-//! A store over emulated nodes counts its accesses with the meter. One thread does all the work and says before each operation on which node it
-//! is; where the cache is on it stays on, whatever its switch would say, so that counts of two runs can be compared.
-//! Every key is loaded by a thread of its home node. Then, for each workload of gets, the cache has as many of them to warm up as are measured.
+//! A store over emulated nodes counts its accesses with the meter. One thread does all the work and binds itself to a
+//! node before each operation. Where the cache is on it is forced to stay on, so that the counts of two runs can be
+//! compared.
+//!
+//! Every key is loaded by a thread of its home node. Each workload of gets first makes as many gets to warm the cache
+//! as are then measured.
 //!
 //! | system | what it is |
 //! |---|---|
@@ -11,8 +15,8 @@
 //! | `no-cache` | without cache |
 //! | `single-log` | a store that knows nothing of nodes: all entries in the pool of node 0, without cache |
 //!
-//! The cache has a slot for each 160 keys, as the paper's (100 K of 16 M). A row's cost is what its reads cost in local reads, by the latencies of
-//! the emulated topology.
+//! The cache has one slot per 160 keys, as in the paper (100 K slots for 16 M keys). The cost of a row is that of its
+//! reads, expressed in local reads, by the latencies of the emulated topology.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,10 +32,10 @@ use crate::target::{Error, Result};
 use crate::workload::permutation::mix64;
 use crate::workload::random::Random;
 
-/// Keys for each slot of the cache.
+/// Number of keys per slot of the cache.
 const KEYS_PER_SLOT: u64 = 160;
 const PAIR_BYTES: usize = 16;
-/// Bytes of an entry.
+/// Length of an entry in bytes.
 const ENTRY_BYTES: u64 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +63,7 @@ impl System {
         }
     }
 
-    /// `updates` is how many updates of each key there is room for, whatever can be reclaimed.
+    /// `updates` is the number of updates of each key for which there is room, even if nothing can be reclaimed.
     fn builder(self, topology: &Topology, keys: u64, updates: u64) -> Builder {
         let nodes = u64::from(topology.node_count());
         let capacity = (16 << 20) * nodes;
@@ -70,7 +74,8 @@ impl System {
         match self {
             System::Policy(policy) => cache.cache_policy(policy).cache_forced(true),
             System::NoCache => cache.cache_bytes(0),
-            // A store with a directory for node 0 only has one pool. (In memory the name stands for nothing.)
+            // A store with a directory for node 0 only has one pool. (In memory the name of the directory means
+            // nothing.)
             System::SingleLog => cache.cache_bytes(0).node_path(0, "node0"),
         }
     }
@@ -89,20 +94,20 @@ fn key(item: u64) -> [u8; 8] {
     mix64(item).to_be_bytes()
 }
 
-/// What is done in a row.
+/// The operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Get,
     Update,
 }
 
-/// Accesses between two moments, by (from, to).
+/// Accesses between two moments, local and remote.
 struct Accesses {
     local_reads: u64,
     remote_reads: u64,
     local_writes: u64,
     remote_writes: u64,
-    /// Reads, weighted.
+    /// Reads, weighted by their latency, in local reads.
     cost: f64,
 }
 
@@ -166,7 +171,7 @@ impl Loaded {
         sum
     }
 
-    /// Warms the cache up for gets, measures, and returns the row from the system's name on.
+    /// Warms the cache if the operation is a get, measures, and returns the row from the system's name on.
     fn measure(&self, operation: Operation, skew: &Skew, ops: u64) -> Result<Vec<Value>> {
         let mut random = Random::new(ops);
         if operation == Operation::Get {
@@ -225,7 +230,7 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
                     rows.push((number, readers, "get", theta, row));
                 }
             }
-            // Updates move items to their writers, so they come last.
+            // Updates move items to the nodes of their writers, so they come last.
             for &theta in &thetas {
                 let row = loaded.measure(Operation::Update, &Skew::new(keys, nodes, theta, None), keys)?;
                 rows.push((number, "symmetric", "update", theta, row));
@@ -257,7 +262,8 @@ fn notes() -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// The claims of the experiment, at a small size: no remote write but in the single log, and the cache saves remote reads.
+    /// The claims of the experiment, at a small size: only the single log has remote writes, and the cache saves remote
+    /// reads.
     #[test]
     fn writes_stay_local_and_the_cache_saves_remote_reads() {
         let skew = Skew::new(20_000, 2, 0.99, Some(0.9));

@@ -1,12 +1,13 @@
-//! What collecting garbage costs, by threshold and by threads (NStore, Fig. 15).
+//! The cost of collecting garbage, by threshold and by threads (NStore, Fig. 15).
 //!
-//! *threshold*: a store with room for everything is loaded, then 75 % of its keys are updated, in some segments few and in others nearly all; then it is told to
-//! collect every segment with that share of garbage. A low threshold gives back more space and moves more.
+//! *threshold*: a store with room for everything is loaded. Then 75 % of its keys are updated, in some segments few and
+//! in others nearly all. Then it is told to collect every segment with at least the share of garbage given by the
+//! threshold. A low threshold gives back more space and moves more.
 //!
-//! *threads*: a store whose live entries fill 70 % of its log takes three times its keys in uniform updates, so that the collectors have to keep up; the
-//! rate of the updates says whether they do.
+//! *threads*: a store whose live entries fill 70 % of its log takes three times its keys in uniform updates. The
+//! collectors have to keep up, and the rate of the updates shows whether they do.
 //!
-//! Memory that does not survive; two threads write.
+//! The memory does not survive; two threads write.
 
 use std::time::Instant;
 
@@ -33,7 +34,7 @@ fn builder(bytes: u64) -> Builder {
     Db::builder().in_memory().durability(Durability::Process).segment_bytes(SEGMENT_BYTES).shards(4).capacity(bytes).max_capacity(bytes)
 }
 
-/// Writes `ops` items for each thread, chosen by `item(thread, number)`.
+/// Writes `ops` items per thread, chosen by `item(thread, number)`.
 fn update(opened: &Opened, ops: u64, item: impl Fn(usize, u64, &mut Random) -> u64 + Sync) -> Result<Timed> {
     race(WRITERS, ops, |thread| {
         let (mut random, mut value) = (Random::for_thread(9, thread), [0; 8]);
@@ -75,7 +76,7 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// Megabytes: of entries that count, of segments in use.
+/// Megabytes of live entries, and of segments in use.
 fn megabytes(opened: &Opened) -> (f64, f64) {
     let pools = opened.db.stats().pools;
     let live: u64 = pools.iter().map(|pool| pool.live_bytes).sum();
@@ -83,8 +84,8 @@ fn megabytes(opened: &Opened) -> (f64, f64) {
     (live as f64 / 1e6, used as f64 / 1e6)
 }
 
-/// Three quarters of the items in a permuted order. Of those that were written first few are updated, of the last nearly all, so that segments have every
-/// share of garbage.
+/// Three quarters of the items, in a permuted order. Few of those that were written first are updated, and nearly all
+/// of those written last, so that the segments have every share of garbage.
 fn three_quarters(keys: u64) -> Vec<u64> {
     let (order, mut random) = (Permutation::new(keys, 13), Random::new(21));
     // The mean of the cube root over 0 to 1 is 3/4.
@@ -92,7 +93,7 @@ fn three_quarters(keys: u64) -> Vec<u64> {
 }
 
 fn by_threshold(report: &mut Report, keys: u64, threshold: f64) -> Result<()> {
-    // No collector of its own: it shall collect when it is told to.
+    // The store has no collector of its own, because it must collect only when told to.
     let opened = Opened::new(builder(keys * ENTRY_BYTES * 4 + (64 << 20)).gc_threshold(threshold).gc_threads(0), Index::Hash)?;
     opened.put_all(keys, 8, WRITERS, key)?;
     let updated = three_quarters(keys);
@@ -112,7 +113,8 @@ fn by_threshold(report: &mut Report, keys: u64, threshold: f64) -> Result<()> {
 }
 
 fn by_threads(report: &mut Report, keys: u64, threads: usize) -> Result<()> {
-    // So small that the live entries fill 70 % of it; open segments need some room, so they are smaller in a store of less than 32 MiB.
+    // So small that the live entries fill 70 % of it. Open segments need some room, so segments are smaller in a store
+    // of less than 32 MiB.
     let bytes = keys * ENTRY_BYTES * 10 / 7;
     let segment_bytes = (bytes / 128).next_power_of_two().min(SEGMENT_BYTES);
     let opened = Opened::new(builder(bytes).segment_bytes(segment_bytes).gc_threads(threads), Index::Hash)?;
@@ -122,19 +124,19 @@ fn by_threads(report: &mut Report, keys: u64, threads: usize) -> Result<()> {
     push_row(report, &opened, keys, Row { experiment: "threads", threshold: 0.5, threads, mops: timed.mops, collect_ms: None, before })
 }
 
-/// What is known of a run before its end.
+/// The values of a row that are known before the end of the run.
 struct Row {
     experiment: &'static str,
     threshold: f64,
     threads: usize,
     mops: f64,
-    /// `None`: the time in passes of all collectors.
+    /// `None`: the row has the time of the passes of all collectors.
     collect_ms: Option<f64>,
-    /// Megabytes in use.
+    /// Megabytes in use before the updates or the collection.
     before: f64,
 }
 
-/// Adds the row of a run that has ended, once all keys were found.
+/// Checks that all keys are found, and adds the row of a run that has ended.
 fn push_row(report: &mut Report, opened: &Opened, keys: u64, row: Row) -> Result<()> {
     let (live, after) = megabytes(opened);
     opened.get_permuted(keys, 8, keys, 1, key)?;

@@ -1,14 +1,14 @@
-//! Keys of different distributions, made on the spot.
+//! Keys of different distributions, generated when they are needed.
 //!
 //! | name | what it is |
 //! |---|---|
 //! | `uniform` | random 64-bit numbers |
 //! | `sequential` | rising numbers, in order |
-//! | `lognormal` | exp(2 z) × 10⁹ for a normal z, as the papers on learned indexes have it |
-//! | `longlat` | 180 × ⌊longitude⌋ + latitude of places that gather around some hundred towns: the compound of longitude and latitude that the NStore paper takes from a map |
+//! | `lognormal` | exp(2 z) × 10⁹ for a normally distributed z, as in the papers on learned indexes |
+//! | `longlat` | 180 × ⌊longitude⌋ + latitude of places near some hundred towns, as the NStore paper takes it from a map |
 //! | `strings` | paths of files of this machine, up to some hundred thousand |
 //!
-//! Numbers are eight bytes, big-endian. All keys are different; all sets but `sequential` are shuffled.
+//! Numbers have eight bytes, big-endian. All keys are different; all sets but `sequential` are shuffled.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -20,11 +20,11 @@ use crate::workload::random::Random;
 /// A set of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dataset {
-    /// Random.
+    /// Random numbers.
     Uniform,
-    /// In order.
+    /// Numbers in ascending order.
     Sequential,
-    /// Many small, few large.
+    /// Many small numbers, few large ones.
     Lognormal,
     /// Compounds of longitude and latitude.
     Longlat,
@@ -35,11 +35,11 @@ pub enum Dataset {
 /// All sets.
 pub const ALL: [Dataset; 5] = [Dataset::Uniform, Dataset::Sequential, Dataset::Lognormal, Dataset::Longlat, Dataset::Strings];
 
-/// Towns around which places gather.
+/// Number of towns around which the places lie.
 const TOWNS: usize = 300;
 
 impl Dataset {
-    /// Its name.
+    /// The name of the set in tables.
     pub fn name(self) -> &'static str {
         match self {
             Dataset::Uniform => "uniform",
@@ -83,7 +83,7 @@ fn shuffled(keys: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     (0..keys.len()).map(|i| keys[order.at(i as u64) as usize].clone()).collect()
 }
 
-/// A number of the normal distribution, by Box and Muller.
+/// A normally distributed number, by Box and Muller.
 fn normal(random: &mut Random) -> f64 {
     let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
     radius * (std::f64::consts::TAU * random.unit()).cos()
@@ -101,13 +101,13 @@ fn longlat() -> impl FnMut(&mut Random) -> u64 {
     }
 }
 
-/// Paths of files, in the order in which they are found.
+/// Paths of files, sorted.
 fn paths(count: u64) -> Result<Vec<Vec<u8>>> {
     let mut waiting: Vec<std::path::PathBuf> =
         ["/usr", "/etc", "/lib", "/opt", "/var/lib"].iter().map(|path| Path::new(path).to_owned()).collect();
     let mut found = HashSet::new();
     while let Some(directory) = waiting.pop() {
-        // What this user may not read is left out.
+        // Directories that this user may not read are left out.
         for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
             if found.len() as u64 >= count {
                 break;
@@ -140,7 +140,8 @@ mod tests {
         }
     }
 
-    /// Their shapes differ, or the experiment on them says nothing: the half of the keys around the median spans a small part of the range.
+    /// The shapes must differ, or the experiment on them shows nothing: the half of the keys around the median spans a
+    /// small part of the range.
     #[test]
     fn distributions_are_what_their_names_say() {
         let middle_half = |dataset: Dataset| {

@@ -1,12 +1,16 @@
-//! Scans by length of values and read threads (NStore, Fig. 9b): what delegation saves in remote reads, and what it costs.
+//! Scans by length of values and read threads (NStore, Fig. 9b): the remote reads that delegation saves, and what it
+//! costs.
 //!
-//! A store over two emulated nodes, each key written on one of them in turn; a thread on node 0 scans 100 pairs from random keys on. Read threads of node 1
-//! take the remote entries, whatever their size, so that small ones show what they cost; without threads the scan reads them itself, prefetching. Every scan has to give
-//! just the pairs that come next in the order of keys, and every byte of their values is checked, which is part of the processor's time.
+//! A store over two emulated nodes, with the keys written on the nodes by turns. A thread on node 0 scans 100 pairs
+//! from random keys on. Read threads of node 1 take the remote entries, whatever their size, so that small ones show
+//! what delegation costs. Without read threads the scan reads them itself, with prefetching. Every scan must give
+//! exactly the pairs that come next in the order of keys. Every byte of their values is checked; this check is part of
+//! the processor time.
 //!
-//! The nodes share one memory here, so a remote read takes no longer than a local one: the clock shows the costs of delegation and none of its gain. What it
-//! gains is in the read cost: latencies of all reads for each pair by the paper's figures, on the scanning thread and in all. A second run with the meter
-//! counts the reads, so that counting is not timed.
+//! Both nodes share one memory here, so a remote read takes no longer than a local one. The clock shows the costs of
+//! delegation and none of its gain. The gain shows in the read cost: the latencies of all reads per pair by the paper's
+//! figures, on the scanning thread and in total. A second run with the meter counts the reads, so that the counting is
+//! not timed.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -24,7 +28,7 @@ use crate::workload::random::Random;
 
 const SCAN: u64 = 100;
 const NODES: u32 = 2;
-/// Bytes of values in a store, at most.
+/// The most bytes of values in a store.
 const DATA_BYTES: u64 = 256 << 20;
 
 fn key(item: u64) -> [u8; 8] {
@@ -66,7 +70,7 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
 
 fn measure(setting: &Setting) -> Result<Vec<serde_json::Value>> {
     let Scanned { timed, pairs, .. } = run_scans(setting, false)?;
-    // The same scans, and so the same pairs.
+    // The second run makes the same scans, so it reads the same pairs.
     let counted = run_scans(setting, true)?.counted;
     let link = |to: u32| Topology::emulated(NODES as usize).link(0, to).read_ns;
     let scanner_ns = counted.local * link(0) + counted.remote * link(1);
@@ -117,7 +121,7 @@ fn builder(setting: &Setting, topology: &Topology) -> Builder {
     builder.capacity(capacity).max_capacity(capacity).cache_bytes(0).gc_threads(0).read_threads(setting.read_threads).delegate_from_bytes(1)
 }
 
-/// Waits until so many read threads have begun (for ten seconds at most): before, scans read everything themselves.
+/// Waits until `count` read threads have begun, for at most ten seconds. Before that, scans read everything themselves.
 fn await_read_threads(db: &Db, count: u64) {
     let end = Instant::now() + Duration::from_secs(10);
     while db.stats().delegation.threads < count && Instant::now() < end {
@@ -125,11 +129,11 @@ fn await_read_threads(db: &Db, count: u64) {
     }
 }
 
-/// What scans took, and read.
+/// The time of the scans, and their reads.
 struct Scanned {
     timed: Timed,
     counted: Counted,
-    /// Pairs that they came to.
+    /// Number of pairs that the scans visited.
     pairs: f64,
 }
 
@@ -154,7 +158,7 @@ struct Loaded {
     opened: Opened,
     topology: Topology,
     value_bytes: usize,
-    /// Keys in ascending order, with their items.
+    /// The keys in ascending order, with their items.
     pairs: Vec<([u8; 8], u64)>,
 }
 
@@ -178,7 +182,8 @@ impl Loaded {
         self.topology.bind_current_thread(node).map_err(|error| Error::store("hither", error))
     }
 
-    /// Scans from the key on that `rank` others come before; how many pairs it came to: those that come next, all of them, and each with its value.
+    /// Scans from the key with `rank` keys before it; returns the number of pairs visited. They must be exactly the
+    /// next ones, each with its value.
     fn scan(&self, rank: usize) -> Result<u64> {
         let expected = &self.pairs[rank..self.pairs.len().min(rank + SCAN as usize)];
         let (mut seen, mut right) = (0, true);
@@ -215,7 +220,8 @@ mod tests {
         Setting { keys: 3_000, scans: 50, value_bytes: 256, read_threads: 0 }
     }
 
-    /// Regression: only the first pair of a scan was compared, of its value eight bytes, and nobody counted how many came.
+    /// Regression: only the first pair of a scan was compared, of its value only eight bytes, and the pairs were not
+    /// counted.
     #[test]
     fn a_scan_is_refused_for_any_pair_that_is_wrong_missing_or_too_many() {
         let loaded = Loaded::new(&setting(), false).unwrap();
@@ -245,7 +251,7 @@ mod tests {
         let counted = |read_threads| run_scans(&Setting { read_threads, ..setting() }, true).unwrap().counted;
         let (plain, delegated) = (counted(0), counted(2));
         assert!(plain.remote > 2_000.0 && plain.delegated == 0.0);
-        // Sixteen pairs of each scan are read directly, half of them remote.
+        // Sixteen pairs of each scan are read directly; half of them are remote.
         assert!(delegated.remote < 0.4 * plain.remote, "{} of {}", delegated.remote, plain.remote);
         assert!(delegated.delegated > 1_500.0);
     }

@@ -1,7 +1,9 @@
-//! What the experiments share: threads that start together and are timed by the clock and by the processor, and a loaded store.
+//! The parts that the experiments share: threads that start together and are timed by the clock and by the processor,
+//! and a loaded store.
 //!
-//! Rates by the clock say what the machine did; nanoseconds of the processor do not count what others took of it meanwhile, so they are steadier on a
-//! machine that is shared. Neither counts what is drawn before. Processor time contains the check of every byte that is read.
+//! Rates by the clock show what the machine did. Processor time excludes what other programs took of the processor
+//! meanwhile, so it is steadier on a shared machine. Neither includes the drawing of keys before. Processor time
+//! includes the check of every byte read.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -15,16 +17,16 @@ use crate::target::{Error, Result};
 use crate::workload::data::{fill_rising, is_rising_from};
 use crate::workload::permutation::Permutation;
 
-/// What threads did together.
+/// The speed of threads that ran together.
 #[derive(Clone, Copy, Debug)]
 pub struct Timed {
     /// Million operations per second, from the first start to the last end.
     pub mops: f64,
-    /// Nanoseconds of the processor for each operation.
+    /// Processor time per operation in nanoseconds.
     pub cpu_ns: f64,
 }
 
-/// Runs `body(thread)` on threads that start together; each does `ops` operations.
+/// Runs `body(thread)` on threads that start together. Each does `ops` operations.
 pub fn race(threads: usize, ops: u64, body: impl Fn(usize) -> Result<()> + Sync) -> Result<Timed> {
     pin::prepare();
     let barrier = Barrier::new(threads);
@@ -48,13 +50,13 @@ pub fn race(threads: usize, ops: u64, body: impl Fn(usize) -> Result<()> + Sync)
     Ok(Timed { mops: all / (last - first).as_secs_f64().max(1e-9) / 1e6, cpu_ns })
 }
 
-/// Time that this thread has had a processor.
+/// Processor time of this thread in nanoseconds.
 pub fn processor_ns() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// As an error of this program.
+/// Converts an error of hither to an error of this program.
 pub fn failed(error: hither::Error) -> Error {
     Error::store("hither", error)
 }
@@ -74,7 +76,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Makes a store.
+    /// Creates a store with a keyspace.
     pub fn new(builder: Builder, index: Index) -> Result<Opened> {
         let kind = if index == Index::Learned { OrderedKind::Learned } else { OrderedKind::BTree };
         let db = builder.ordered_index(kind).open().map_err(failed)?;
@@ -83,7 +85,8 @@ impl Opened {
         Ok(Opened { db, keyspace })
     }
 
-    /// Writes every item once, from several threads: item `i` has the key `key(i)` and the value of `value_bytes` that [`fill`] makes of it.
+    /// Writes every item once, from several threads. Item `i` has the key `key(i)` and the value of `value_bytes` that
+    /// [`fill`] makes of it.
     pub fn put_all<K: AsRef<[u8]>>(&self, items: u64, value_bytes: usize, threads: usize, key: impl Fn(u64) -> K + Sync) -> Result<Timed> {
         let each = items / threads as u64;
         race(threads, each, |thread| {
@@ -97,7 +100,7 @@ impl Opened {
         })
     }
 
-    /// Reads items in a permuted order, `ops` for each thread, and checks them; their values have `value_bytes`.
+    /// Reads `ops` items per thread in a permuted order and checks them; their values have `value_bytes`.
     pub fn get_permuted<K: AsRef<[u8]>>(
         &self,
         items: u64,
@@ -119,23 +122,23 @@ impl Opened {
     }
 }
 
-/// The place in the order of `items` at which a thread begins: no two of them read the same items in step.
+/// The position in the order of `items` at which a thread begins: no two threads read the same items in step.
 fn start(items: u64, thread: usize, threads: usize) -> u64 {
     thread as u64 * items / threads as u64
 }
 
-/// So many items of the permuted order, from a place on, over and over.
+/// `count` items of the permuted order, from position `start` on, cyclically.
 fn permuted(items: u64, count: u64, start: u64) -> Vec<u64> {
     let order = Permutation::new(items, 7);
     (0..count).map(|i| order.at((start + i) % items)).collect()
 }
 
-/// Makes `value` that of `item`: its number, or as much of that as there is room for, and words that follow from it.
+/// Makes `value` the value of `item`: its number, cut off if there is no room, and words that follow from it.
 pub fn fill(value: &mut [u8], item: u64) {
     fill_rising(item, value);
 }
 
-/// Whether `value` is that of `item`, of so many bytes.
+/// Whether `value` is the value of `item` with `bytes` bytes.
 pub fn is_of(value: &[u8], bytes: usize, item: u64) -> bool {
     value.len() == bytes && is_rising_from(item, value)
 }
@@ -183,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Regression: from three threads on two of them read the same items at the same time.
+    /// Regression: with three or more threads, two of them read the same items at the same time.
     #[test]
     fn no_two_threads_read_in_step() {
         for threads in 1..=256 {

@@ -1,8 +1,9 @@
-//! Puts and gets by index and distribution of keys (NStore, Fig. 13): what the learned index brings, where a B+-tree is better, and what order costs against a
-//! hash table.
+//! Puts and gets by index and distribution of keys (NStore, Fig. 13): the gain of the learned index, where a B+-tree is
+//! better, and the cost of an order compared with a hash table.
 //!
-//! The store is in memory that does not survive, so that what differs is the index; writes are durable at return, as on persistent memory, so that they take the path that they would take there.
-//! Every key is put once, then read in a permuted order; values are checked.
+//! The store is in memory that does not survive, so that only the index differs. Writes are durable at return, so that
+//! they take the same path as on persistent memory. Every key is put once, then read in a permuted order; values are
+//! checked.
 
 use hither::{Db, Durability};
 

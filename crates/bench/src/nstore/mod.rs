@@ -1,8 +1,8 @@
 //! The experiments of the NStore paper, on this store: `hither bench nstore PART`.
 //!
-//! Each part is a file of its own with a function `run(&NstoreArgs) -> Result<Report>`, a variant of [`Part`] and a line in [`Part::run`]. A [`Report`]
-//! is a table for people, the same rows as JSON, a page with charts, and what the paper measured. [`skew`] has the workloads that parts share, [`drive`] the
-//! threads, [`datasets`] the keys.
+//! Each part is a file of its own with a function `run(&NstoreArgs) -> Result<Report>`, a variant of [`Part`] and a
+//! line in [`Part::run`]. A [`Report`] is a table for people, the same rows as JSON, a page with charts, and the
+//! paper's results. [`skew`] has the workloads that parts share, [`drive`] the threads, [`datasets`] the keys.
 
 pub mod accesses;
 pub mod collection;
@@ -89,31 +89,31 @@ pub struct NstoreArgs {
     /// Share of each item's gets from its favourite node, in the rows on readers with affinity
     #[arg(long, default_value_t = 0.9)]
     pub affinity: f64,
-    /// Threads, of the parts that have a choice; may be repeated [default: 1 and 2]
+    /// Numbers of threads, for parts with a choice; may be repeated [default: 1 and 2]
     #[arg(long, short = 't', value_name = "COUNT")]
     pub threads: Vec<usize>,
-    /// Lengths of values, of the parts that have a choice; may be repeated
+    /// Lengths of values in bytes, for parts with a choice; may be repeated
     #[arg(long, value_name = "BYTES")]
     pub value_bytes: Vec<usize>,
 }
 
 impl NstoreArgs {
-    /// Keys of the store.
+    /// Number of keys of the store.
     pub fn keys(&self) -> u64 {
         self.keys.unwrap_or(if self.quick { 50_000 } else { 1_000_000 })
     }
 
-    /// Operations of a row.
+    /// Number of operations of a row.
     pub fn ops(&self) -> u64 {
         self.ops.unwrap_or(4 * self.keys())
     }
 
-    /// Numbers of threads to measure.
+    /// The numbers of threads to measure.
     pub fn threads(&self, usual: &[usize]) -> Vec<usize> {
         if self.threads.is_empty() { usual.into() } else { self.threads.clone() }
     }
 
-    /// Lengths of values to measure.
+    /// The lengths of values to measure.
     pub fn value_bytes(&self, usual: &[usize]) -> Vec<usize> {
         if self.value_bytes.is_empty() { usual.into() } else { self.value_bytes.clone() }
     }
@@ -134,7 +134,7 @@ impl NstoreArgs {
     }
 }
 
-/// Runs an experiment and prints it.
+/// Runs an experiment and prints it; `prefix` holds the words between this program and its commands.
 pub fn run(args: &NstoreArgs, prefix: &[OsString]) -> Result<()> {
     args.check()?;
     let report = args.part.run(args, prefix)?;
@@ -145,8 +145,8 @@ pub fn run(args: &NstoreArgs, prefix: &[OsString]) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Every part runs from end to end at a small size, has the values for its columns and the columns for its chart. (Recovery starts this program, which
-    /// a test is not.)
+    /// Every part runs from end to end at a small size, and has the values for its columns and the columns for its
+    /// chart. (Recovery is left out: it starts this program, which a test is not.)
     #[test]
     fn every_part_runs() {
         for part in Part::value_variants().iter().filter(|part| **part != Part::Recovery) {

@@ -1,9 +1,13 @@
-//! Throughput of 1 to 32 threads on the paper's machine, projected from counted accesses (NStore, Fig. 7, 8 and 12; `docs/projection.md`).
+//! Throughput of 1 to 32 threads on the paper's machine, projected from counted accesses (NStore, Fig. 7, 8 and 12;
+//! `docs/projection.md`).
 //!
-//! A store over two emulated nodes on forced dax counts the accesses of its puts, updates and gets, from both nodes in turn; so does one that keeps all entries on
-//! one node. The processor's part comes from the same operations on a store in memory, which needs neither flush nor meter and is durable at return like the other, so that
-//! both take the same path: it contains the misses of this machine's DRAM for the entries, so the projection is a little too low. Keys and their order are made before. Beside
-//! them stand the profiles of stores in the paper.
+//! A store over two emulated nodes on forced dax counts the accesses of its puts, updates and gets, made from both
+//! nodes by turns. A second store, with all entries on one node, is counted in the same way.
+//!
+//! Processor time comes from the same operations on a store in memory, which needs neither flush nor meter. It is
+//! durable at return like the other, so that both take the same path. This time includes the misses of this machine's
+//! DRAM for the entries, so the projection is a little too low. Keys and their order are made before. The profiles of
+//! stores in the paper stand beside the results.
 
 use std::sync::Arc;
 
@@ -85,7 +89,8 @@ fn notes(profiles: &[(String, OpCounts)]) -> Vec<String> {
     notes
 }
 
-/// A store that counts accesses, and one that tells the processor's time. Both are durable by their fence, so that operations take the same path through either.
+/// A store that counts accesses, and one whose processor time is measured. Both are durable by their fence, so that
+/// operations take the same path in both.
 struct Stores {
     counting: Opened,
     timing: Opened,
@@ -110,7 +115,7 @@ impl Stores {
     }
 }
 
-/// What each operation does.
+/// Measures the accesses and the processor time of each operation.
 fn measured(keys: u64, index: Index, single_log: bool) -> Result<Vec<(&'static str, OpCounts)>> {
     let Stores { counting, timing, topology, .. } = &Stores::new(keys, index, single_log)?;
     let mut profiles = Vec::new();
@@ -127,19 +132,20 @@ fn measured(keys: u64, index: Index, single_log: bool) -> Result<Vec<(&'static s
     Ok(profiles)
 }
 
-/// Each item once with its key, in an order of its own for each operation, so that who reads is not who wrote last. Drawn before the clock starts.
+/// Each item once with its key, in an order of its own for each operation, so that items are not read by the node that
+/// wrote them last. Drawn before the clock starts.
 fn order(keys: u64, operation: Operation) -> Vec<([u8; 8], u64)> {
     let order = Permutation::new(keys, operation as u64);
     let item = |i: u64| if operation == Operation::Put { i } else { order.at(i) };
     (0..keys).map(item).map(|item| (key(item), item)).collect()
 }
 
-/// Operations that a node does in a row, so that going over to the other costs nothing.
+/// Number of operations that a node does in a row, so that the cost of switching to the other node does not matter.
 fn in_a_row(keys: u64) -> usize {
     (keys / 64).clamp(1, 1024) as usize
 }
 
-/// All items in their order, from both nodes in turn.
+/// Performs the operation on all items in their order, from both nodes by turns.
 fn perform(opened: &Opened, topology: &Topology, operation: Operation, items: &[([u8; 8], u64)]) -> Result<()> {
     for (turn, items) in items.chunks(in_a_row(items.len() as u64)).enumerate() {
         topology.bind_current_thread(turn as u32 % NODES).map_err(|error| Error::store("hither", error))?;
@@ -161,7 +167,7 @@ fn perform(opened: &Opened, topology: &Topology, operation: Operation, items: &[
 mod tests {
     use super::*;
 
-    /// Regression: accesses were counted of writes by one path, and the processor's time was that of another.
+    /// Regression: the counted writes took one path, and the timed ones another.
     #[test]
     fn both_stores_write_by_the_same_path() {
         let stores = Stores::new(20_000, Index::Ordered, false).unwrap();
@@ -184,7 +190,8 @@ mod tests {
         }
     }
 
-    /// Puts persist once, on their own node; gets read once, half of them remote; on one log half of the writes are remote.
+    /// Puts persist once, on their own node. Gets read once, half of them remote. On one log half of the writes are
+    /// remote.
     #[test]
     fn counted_operations_are_those_of_the_design() {
         let about = |value: f64, expected: f64| (value - expected).abs() < 0.1;

@@ -1,6 +1,8 @@
-//! Restart after a kill by keys, length of values and threads (NStore, Fig. 16), by a scan of the whole log: checkpoints are off, as the paper has none.
+//! Restart after a kill by keys, length of values and threads (NStore, Fig. 16), by a scan of the whole log.
+//! Checkpoints are off, because the paper has none.
 //!
-//! A process loads a store on forced dax and is killed while it overwrites; a new one opens it, and reads and checks every key (`figures::kill`).
+//! A process loads a store on forced dax and is killed while it overwrites. A new process opens the store, and reads
+//! and checks every key (`figures::kill`).
 
 use std::ffi::OsString;
 
@@ -10,7 +12,7 @@ use crate::figures::process::Runner;
 use crate::target::Result;
 use crate::target::store::Index;
 
-/// Runs the experiment; `prefix` is what comes before this program's commands.
+/// Runs the experiment; `prefix` holds the words between this program and its commands.
 pub fn run(args: &NstoreArgs, prefix: &[OsString]) -> Result<Report> {
     let columns = vec!["keys", "value_bytes", "threads", "index", "seconds", "million_keys_per_s"];
     let chart = Chart { value: "seconds", label: &["threads", "keys"], group: &["index", "value_bytes"] };

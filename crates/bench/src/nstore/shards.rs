@@ -1,6 +1,8 @@
-//! Throughput by the number of shards (NStore, Fig. 14): few shards make threads wait for each other's tails, many make writes jump about.
+//! Throughput by the number of shards (NStore, Fig. 14). With few shards, threads wait for each other's tails; with
+//! many, writes are scattered.
 //!
-//! Forced dax on tmpfs, durable at return. The number of shards that the store really took is in the rows: it is a power of two.
+//! Forced dax on tmpfs, durable at return. The rows have the number of shards that the store really uses, which is a
+//! power of two.
 
 use hither::{Db, Durability, MediumChoice};
 

@@ -1,8 +1,8 @@
-//! Who asks for what, and from which node: the workloads of the experiments on placement and caching.
+//! The workloads of the experiments on placement and caching: which items are read, and from which node.
 //!
-//! An item lies on the node where it was written last before the experiment ([`Skew::home`]). *Symmetric* readers are on every node alike; with *affinity*
-//! a stated share of each item's gets comes from one node, the item's favourite, which has nothing to do with its home; the rest comes from the
-//! others alike.
+//! An item lies on the node that wrote it last before the experiment ([`Skew::home`]). *Symmetric* readers are on every
+//! node alike. With *affinity* a given share of each item's gets comes from one node, the item's favourite, which is
+//! independent of its home. The rest comes evenly from the other nodes.
 
 use crate::workload::permutation::mix64;
 use crate::workload::random::Random;
@@ -10,16 +10,16 @@ use crate::workload::zipf::Zipf;
 use hither_cache::sim::Share;
 use hither_cache::{UNIT, Weights};
 
-/// Readers and items.
+/// The items, and the nodes that read them.
 #[derive(Clone, Debug)]
 pub struct Skew {
     items: u64,
     nodes: u32,
     /// The textbook distribution; `None`: uniform.
     zipf: Option<Zipf>,
-    /// Share of each item's gets that come from its favourite node.
+    /// Share of each item's gets that comes from its favourite node; `None`: symmetric.
     affinity: Option<f64>,
-    /// Added to ranks: another hot spot.
+    /// Added to ranks, to move the hot spot.
     shift: u64,
 }
 
@@ -29,7 +29,7 @@ impl Skew {
         Skew { items, nodes, zipf: (theta > 0.0).then(|| Zipf::new(items, theta)), affinity, shift: 0 }
     }
 
-    /// Makes other items hot: those that were half as hot as the coldest are the hottest now.
+    /// Makes other items hot: the item of the middle rank becomes the hottest.
     pub fn shift(&mut self) {
         self.shift = (self.shift + self.items / 2) % self.items;
     }
@@ -44,7 +44,7 @@ impl Skew {
         (mix64(item ^ 0x6661_766f_7572) % u64::from(self.nodes)) as u32
     }
 
-    /// The next item, and the node that asks for it.
+    /// Draws the next item, and the node that reads it.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> (u64, u32) {
         let rank = match &self.zipf {
@@ -80,7 +80,7 @@ impl Skew {
         of_item * of_reader
     }
 
-    /// What each item's gets weigh.
+    /// The weight of each item's gets: local, remote, and weighted by latency.
     pub fn shares(&self, weights: &Weights) -> Vec<Share> {
         let share = |item: u64| {
             let (home, mut sum) = (self.home(item), Share::default());
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use hither_topology::Topology;
 
-    /// The exact shares are those of what is drawn, or every comparison with the optimum is worth nothing.
+    /// The exact shares must agree with what is drawn; otherwise every comparison with the optimum is worthless.
     #[test]
     fn draws_follow_the_shares() {
         let weights = Weights::of(&Topology::emulated(4));

@@ -1,27 +1,29 @@
-//! The formulas: latencies add up for a thread, demands add up for a link.
+//! The formulas: the latencies of a thread add up, and so do the demands on a link.
 //!
-//! With t threads on a node, T the time of one of their operations without waiting, and s the slow-down of the busiest memory that they use,
+//! Let t threads run on a node, T be the time of one of their operations without waiting, and s the slow-down of the
+//! busiest memory that they use. Then
 //!
 //! ```text
 //! rate of the node's threads = t / (T · s)        s ≥ 1, as small as no memory is busy for more than all the time
 //! ```
 //!
-//! The bandwidth of remote writes falls with the number of threads that are in one: a thread that waits for the link is. So the rates are a fixed
-//! point, found by iteration: a lower rate means more threads in remote writes, and that a lower bandwidth.
+//! The bandwidth of remote writes falls with the number of threads that are in a remote write, and a thread that waits
+//! for the link is in one. So the rates are a fixed point, found by iteration: a lower rate means more threads in
+//! remote writes, and that means a lower bandwidth.
 
 use hither::NodeAccess;
 use hither_topology::{LINE_BYTES, LinkCost};
 
-/// Accesses of one kind for one operation.
+/// The accesses of one kind that one operation makes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Access {
-    /// How many pay the latency.
+    /// Number of accesses that take the latency.
     pub count: f64,
-    /// Bytes that the media move for them.
+    /// Number of bytes that the media move for them.
     pub bytes: f64,
 }
 
-/// What one operation does, on average.
+/// The average accesses and processor time of one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OpCounts {
     /// Reads of the thread's own node.
@@ -32,14 +34,15 @@ pub struct OpCounts {
     pub local_writes: Access,
     /// Persisted writes to other nodes.
     pub remote_writes: Access,
-    /// Everything else: index, caches, copying.
+    /// Processor time for everything else: index, caches, copying.
     pub cpu_ns: f64,
 }
 
 impl OpCounts {
-    /// From what a store's meter counted between two moments, in which there were `ops` operations: a read pays the read latency, a fence the write latency;
-    /// links carry whole cache lines of reads, and of writes the bytes that were stored: the paper's bandwidths are those of accesses of 32 bytes, so they
-    /// contain what the media write beyond that.
+    /// Computes the counts from a store's meter at two moments, between which there were `ops` operations. A read takes
+    /// the read latency, a fence the write latency. Links carry whole cache lines for reads, and the stored bytes for
+    /// writes. The paper's bandwidths are those of accesses of 32 bytes, so they already include what the media write
+    /// beyond that.
     pub fn from_accesses(before: &[NodeAccess], after: &[NodeAccess], ops: u64, cpu_ns: f64) -> OpCounts {
         let mut counts = OpCounts { cpu_ns, ..OpCounts::default() };
         let per_op = |amount: u64| amount as f64 / ops.max(1) as f64;
@@ -58,7 +61,7 @@ impl OpCounts {
         counts
     }
 
-    /// A mix: `share` of `self`, the rest of `other`.
+    /// A mix with `share` of `self` and the rest of `other`.
     pub fn mixed(&self, share: f64, other: &OpCounts) -> OpCounts {
         let blend = |a: f64, b: f64| share * a + (1.0 - share) * b;
         let access = |a: Access, b: Access| Access { count: blend(a.count, b.count), bytes: blend(a.bytes, b.bytes) };
@@ -71,7 +74,7 @@ impl OpCounts {
         }
     }
 
-    /// The same accesses if there is but one node: all of them are local.
+    /// The same accesses on a machine with one node, where all of them are local.
     pub fn on_one_node(&self) -> OpCounts {
         let sum = |a: Access, b: Access| Access { count: a.count + b.count, bytes: a.bytes + b.bytes };
         OpCounts {
@@ -93,14 +96,14 @@ pub enum Placement {
     Fill,
 }
 
-/// The machine that is projected to.
+/// The machine for which throughput is projected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
-    /// Its nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Processors of each.
+    /// Number of processors of each node.
     pub threads_per_node: u32,
-    /// Where threads go.
+    /// How threads are distributed over the nodes.
     pub placement: Placement,
     /// A node's own memory.
     pub local: LinkCost,
@@ -109,12 +112,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The paper's processors and memory, with so many nodes.
+    /// The paper's processors and memory, with `nodes` nodes.
     pub fn paper(nodes: u32, placement: Placement) -> Machine {
         Machine { nodes: nodes.max(1), threads_per_node: 16, placement, local: LinkCost::LOCAL, remote: LinkCost::REMOTE }
     }
 
-    /// Threads on each node that has any.
+    /// Number of threads on each node that has any.
     fn threads_by_node(&self, threads: u32) -> Vec<f64> {
         let nodes = match self.placement {
             Placement::Spread => self.nodes.min(threads.max(1)),
@@ -129,7 +132,7 @@ impl Machine {
     }
 }
 
-/// What bounds a rate.
+/// The limit of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// Each thread waits for its own accesses only.
@@ -141,24 +144,24 @@ pub enum Bound {
 /// The projection for one number of threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Threads.
+    /// Number of threads.
     pub threads: u32,
     /// Million operations per second, all threads together.
     pub mops: f64,
-    /// What bounds them.
+    /// The limit of the rate.
     pub bound: Bound,
-    /// Threads of one node that are in remote writes at any moment.
+    /// Average number of threads of one node that are in remote writes.
     pub remote_writers: f64,
 }
 
-/// Projected throughput of operations that do `counts`, for each number of threads.
+/// The projected throughput of operations that do `counts`, for each number of threads.
 ///
-/// `counts` are those with all nodes in use; where only one has threads, all accesses are local.
+/// `counts` describe the operation with all nodes in use; if only one node has threads, all accesses are local.
 pub fn project(counts: &OpCounts, machine: &Machine, threads: &[u32]) -> Vec<Point> {
     threads.iter().map(|&threads| point(counts, machine, threads.max(1))).collect()
 }
 
-/// The time of one operation of a thread that waits for nobody, nanoseconds.
+/// The time of one operation of a thread that does not wait for others, in nanoseconds.
 pub fn latency_ns(counts: &OpCounts, machine: &Machine) -> f64 {
     counts.cpu_ns
         + counts.local_reads.count * machine.local.read_ns
@@ -167,7 +170,7 @@ pub fn latency_ns(counts: &OpCounts, machine: &Machine) -> f64 {
         + counts.remote_writes.count * machine.remote.write_ns
 }
 
-/// Rounds of the iteration; it ends long before, or creeps towards rates that are within a millionth.
+/// The most rounds of the iteration. It ends long before, or creeps towards rates that differ by less than a millionth.
 const ROUNDS: usize = 1000;
 
 /// The threads of one node.
@@ -175,7 +178,7 @@ struct Group {
     threads: f64,
     /// Operations per nanosecond.
     rate: f64,
-    /// Share of their time in remote writes.
+    /// Share of their time that the threads spend in remote writes.
     writing: f64,
 }
 
@@ -196,7 +199,7 @@ fn point(counts: &OpCounts, machine: &Machine, threads: u32) -> Point {
             let used = slow_down.iter().enumerate().filter(|&(home, _)| uses(&counts, node, home));
             let before = group.rate;
             group.rate = group.threads / (alone_ns * used.map(|(_, slow_down)| *slow_down).fold(1.0, f64::max));
-            // All waiting is put down to the remote writes, for they are what others wait behind.
+            // All waiting is attributed to the remote writes, because other threads wait behind those.
             let taken_ns = group.threads / group.rate;
             group.writing = if remote_write_ns > 0.0 { (taken_ns - alone_ns + remote_write_ns) / taken_ns } else { 0.0 };
             change = change.max((group.rate - before).abs() / before);
@@ -214,13 +217,13 @@ fn point(counts: &OpCounts, machine: &Machine, threads: u32) -> Point {
     }
 }
 
-/// Whether threads of `node` move bytes of the memory of `home`.
+/// Whether threads on `node` move bytes of the memory of `home`.
 fn uses(counts: &OpCounts, node: usize, home: usize) -> bool {
     let bytes = |reads: Access, writes: Access| reads.bytes + writes.bytes > 0.0;
     if node == home { bytes(counts.local_reads, counts.local_writes) } else { bytes(counts.remote_reads, counts.remote_writes) }
 }
 
-/// The share of the time for which the memory of node `home` is busy; above 1 if more is asked for than it can do.
+/// The share of the time for which the memory of node `home` is busy; above 1 if the demand exceeds its bandwidth.
 fn busy(counts: &OpCounts, machine: &Machine, groups: &[Group], home: usize) -> f64 {
     let others = (groups.len() - 1).max(1) as f64;
     let mut busy = 0.0;
@@ -237,7 +240,7 @@ fn busy(counts: &OpCounts, machine: &Machine, groups: &[Group], home: usize) -> 
     busy
 }
 
-/// [`LinkCost::write_bandwidth`] for a number of writers on average.
+/// [`LinkCost::write_bandwidth`] for an average number of writers.
 fn write_bandwidth(link: &LinkCost, writers: f64) -> f64 {
     match link.collapse_threads {
         Some(limit) if writers > f64::from(limit) => link.write_gb_s * f64::from(limit) / writers,
@@ -294,7 +297,7 @@ mod tests {
 
     #[test]
     fn more_of_anything_is_never_faster() {
-        // Without the collapse: with it, work elsewhere keeps threads out of remote writes.
+        // Without the collapse. With it, work elsewhere keeps threads out of remote writes.
         let remote = LinkCost { collapse_threads: None, ..LinkCost::REMOTE };
         let base = OpCounts {
             local_reads: entry(0.5),

@@ -1,18 +1,19 @@
-//! The stores of the paper's Fig. 7, 8 and 12 as counts, and what its text says of those figures.
+//! The stores of the paper's Fig. 7, 8 and 12 as counts, and the statements of its text on those figures.
 //!
-//! Counts of persistent-memory accesses are those that the text gives or that follow from the designs it describes: NStore writes one entry to its own node and
-//! reads one; Viper reads three times for a get (lock, data, lock) and on two nodes half of everything is remote; a log that knows of no
-//! nodes writes one entry, half of them remote. The processor's part is not in the paper: it is chosen once for each kind of index and stated here.
+//! The text gives the counts of persistent-memory accesses, or they follow from the designs that it describes. NStore
+//! writes one entry to its own node and reads one. Viper reads three times for a get (lock, data, lock), and on two
+//! nodes half of everything is remote. A node-unaware log writes one entry, half of them remote. The paper does not
+//! state processor times; they are chosen once for each kind of index and given here.
 
 use super::model::{Access, OpCounts};
 
-/// Processor time of an operation on a learned index in DRAM, nanoseconds.
+/// Processor time of an operation on a learned index in DRAM, in nanoseconds.
 pub const LEARNED_NS: f64 = 350.0;
-/// The same for a hash table.
+/// Processor time of an operation on a hash table in DRAM, in nanoseconds.
 pub const HASH_NS: f64 = 250.0;
-/// Bytes of an entry with a key and a value of 8 bytes.
+/// Length of an entry with a key and a value of 8 bytes each, in bytes.
 const ENTRY: f64 = 32.0;
-/// Bytes that a read moves.
+/// Number of bytes that a read moves.
 const LINE: f64 = 64.0;
 
 fn reads(local: f64, remote: f64) -> OpCounts {
@@ -31,22 +32,22 @@ fn writes(local: f64, remote: f64) -> OpCounts {
     }
 }
 
-/// NStore: one entry, to the own node.
+/// NStore writes one entry, to the own node.
 pub fn nstore_put() -> OpCounts {
     OpCounts { cpu_ns: LEARNED_NS, ..writes(1.0, 0.0) }
 }
 
-/// NStore: one entry, from the node of whoever wrote it.
+/// NStore reads one entry, from the node of its writer.
 pub fn nstore_get() -> OpCounts {
     OpCounts { cpu_ns: LEARNED_NS, ..reads(0.5, 0.5) }
 }
 
-/// The same store on a log that knows of no nodes.
+/// NStore's put on a node-unaware log.
 pub fn unaware_put() -> OpCounts {
     OpCounts { cpu_ns: LEARNED_NS, ..writes(0.5, 0.5) }
 }
 
-/// Viper: lock, entry, lock again.
+/// Viper reads the lock, the entry, and the lock again.
 pub fn viper_get() -> OpCounts {
     OpCounts { cpu_ns: HASH_NS, ..reads(1.5, 1.5) }
 }
@@ -54,11 +55,11 @@ pub fn viper_get() -> OpCounts {
 /// A statement of the paper that can be compared with a number.
 #[derive(Clone, Copy, Debug)]
 pub struct Statement {
-    /// Which figure.
+    /// The figure's number.
     pub figure: &'static str,
-    /// What is divided by what.
+    /// Numerator and denominator of the ratio.
     pub what: &'static str,
-    /// What the text says.
+    /// The statement in the text.
     pub paper: &'static str,
     /// The number in the text, if there is one.
     pub value: Option<f64>,

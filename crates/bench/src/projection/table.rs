@@ -1,17 +1,17 @@
-//! The paper's statements beside what the model makes of them. The curves are in the experiment `nstore projection`.
+//! The paper's statements beside the results of the model. The curves are in the experiment `nstore projection`.
 
 use super::model::{Machine, OpCounts, Placement, project};
 use super::paper::{self, STATEMENTS};
 use std::fmt::Write;
 
-/// Numbers of threads that are shown.
+/// The numbers of threads in tables.
 pub const THREADS: [u32; 7] = [1, 2, 4, 8, 16, 24, 32];
 
 fn rate(counts: &OpCounts, machine: &Machine, threads: u32) -> f64 {
     project(counts, machine, &[threads])[0].mops
 }
 
-/// What the model says for each of [`STATEMENTS`].
+/// The model's result for each of [`STATEMENTS`].
 pub fn projected() -> [f64; STATEMENTS.len()] {
     let (spread, fill) = (Machine::paper(2, Placement::Spread), Machine::paper(2, Placement::Fill));
     let growth = |counts: OpCounts, machine: &Machine, to: u32, from: u32| rate(&counts, machine, to) / rate(&counts, machine, from);
