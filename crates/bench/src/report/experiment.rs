@@ -1,4 +1,4 @@
-//! The report of an experiment: a table for people, the same rows as JSON, a page with charts.
+//! The report of an experiment: a table for people, the same rows as JSON, and a page with charts.
 //!
 //! Thread safety: plain values.
 
@@ -14,28 +14,28 @@ use crate::target::{Error, Result};
 /// The outcome of an experiment.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What it is about.
+    /// The title.
     pub title: String,
     /// Names of the columns; also the fields of the JSON objects.
     pub columns: Vec<&'static str>,
-    /// Values, as many as columns in each row.
+    /// The rows, each with as many values as there are columns.
     pub rows: Vec<Vec<Value>>,
-    /// How to read it, and what the paper measured.
+    /// How to read the report, and the results of the paper.
     pub notes: Vec<String>,
-    /// What the page shows as bars.
+    /// The columns that the page shows as bars.
     pub chart: Option<Chart>,
-    /// Further charts of the page: a title, and labelled bars.
+    /// Further charts of the page, each with a title and labelled bars.
     pub courses: Vec<(String, Vec<(String, f64)>)>,
 }
 
-/// Which columns become charts.
+/// The columns that become charts.
 #[derive(Clone, Copy, Debug)]
 pub struct Chart {
-    /// The length of a bar.
+    /// Column with the length of a bar.
     pub value: &'static str,
-    /// What is written beside it.
+    /// Columns with the label of a bar.
     pub label: &'static [&'static str],
-    /// Rows that agree in these share a chart.
+    /// Columns whose values rows of one chart share.
     pub group: &'static [&'static str],
 }
 
@@ -46,7 +46,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// The table with title and notes, aligned.
+    /// The aligned table, with title and notes.
     pub fn text(&self) -> String {
         let head = self.columns.iter().map(|name| name.replace('_', " ")).collect();
         let lines: Vec<Vec<String>> = std::iter::once(head).chain(self.rows.iter().map(|row| row.iter().map(cell).collect())).collect();
@@ -60,7 +60,7 @@ impl Report {
         format!("{}\n\n{}\n\n{}", self.title, table.join("\n"), self.notes.join("\n"))
     }
 
-    /// A page with charts, the table and the notes. Nothing is loaded from elsewhere.
+    /// A page with charts, the table and the notes. It loads nothing from elsewhere.
     pub fn html(&self) -> String {
         let mut charts: Vec<(String, Vec<(String, f64)>)> = Vec::new();
         if let Some(chart) = &self.chart {
@@ -83,7 +83,7 @@ impl Report {
         chart_page(&self.title, &what, &charts, &self.text())
     }
 
-    /// A JSON object per row, with the circumstances; `experiment` names it.
+    /// A JSON object per row, with the circumstances of the run and the name of the experiment.
     pub fn lines(&self, experiment: &str) -> Result<String> {
         let machine = serde_json::to_value(Machine::here()).map_err(|e| Error::Config(format!("a record that cannot be written: {e}")))?;
         let line = |row: &Vec<Value>| {
@@ -95,14 +95,14 @@ impl Report {
         Ok(self.rows.iter().map(line).collect::<Vec<_>>().join("\n"))
     }
 
-    /// Prints it as a table, or as JSON, and writes the page if `html` is given.
+    /// Prints the report as a table or as JSON; writes the page if `html` is given.
     pub fn print(&self, experiment: &str, json: bool, html: Option<&Path>) -> Result<()> {
         if let Some(path) = html {
             std::fs::write(path, self.html()).map_err(|e| Error::io(format!("writing {}", path.display()), e))?;
         }
         let text = if json { self.lines(experiment)? } else { self.text() };
         match writeln!(std::io::stdout(), "{text}") {
-            // Whoever read the output has seen enough.
+            // A reader that closed the pipe has seen enough.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             result => result.map_err(|e| Error::io("printing", e)),
         }

@@ -1,5 +1,5 @@
-//! The HTML report: for each group of comparable records a chart of rates and one of p99 latencies, then the whole table.
-//! One file, no script, no reference to anything outside.
+//! The HTML report: for each group of comparable records a chart of rates and one of p99 latencies, then the whole
+//! table. It is one file, without scripts and without references to anything outside.
 
 use std::fmt::Write;
 
@@ -45,7 +45,7 @@ fn head(heading: &str) -> String {
     )
 }
 
-/// A page of charts, each a title and labelled bars that show `what`, and `text` as it is.
+/// A page of charts and, below, `text` as it is. Each chart has a title and labelled bars that show `what`.
 pub fn chart_page(heading: &str, what: &str, charts: &[(String, Vec<(String, f64)>)], text: &str) -> String {
     let mut out = head(heading);
     for (title, values) in charts {

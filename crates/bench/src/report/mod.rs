@@ -1,4 +1,4 @@
-//! Reports from a file of records: a Markdown table, and one HTML file with charts that needs nothing else.
+//! Reports from a file of records: a Markdown table, and one HTML file with charts that needs no other file.
 //!
 //! Thread safety: pure functions from records to text.
 
@@ -18,7 +18,7 @@ struct Group<'r> {
     records: Vec<&'r Record>,
 }
 
-/// Groups in the order in which they first appear.
+/// The groups, in the order of their first record.
 fn groups(records: &[Record]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for record in records {
@@ -46,10 +46,10 @@ fn title(r: &Record) -> String {
     )
 }
 
-/// The columns that every table of records has.
+/// The columns of every table of records.
 const COLUMNS: [&str; 9] = ["store", "workload", "per second", "p50 µs", "p99 µs", "p99.9 µs", "p99.99 µs", "DRAM B/key", "media B/key"];
 
-/// A record's [`COLUMNS`].
+/// The cells of a record, in the order of [`COLUMNS`].
 fn cells(r: &Record) -> [String; COLUMNS.len()] {
     [
         r.store.clone(),

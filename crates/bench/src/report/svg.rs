@@ -15,7 +15,7 @@ const BAR_WIDTH: f64 = 420.0;
 const TEXT_WIDTH: f64 = 110.0;
 const ROW: f64 = 24.0;
 
-/// A chart; with `logarithmic` the bars show decades above the smallest value.
+/// A chart. With `logarithmic`, bars show decades above the smallest value.
 pub(super) fn bars(title: &str, bars: &[Bar], logarithmic: bool) -> String {
     let (width, height) = (LABEL_WIDTH + BAR_WIDTH + TEXT_WIDTH, ROW * bars.len() as f64 + 4.0);
     let mut out = format!(
@@ -47,7 +47,7 @@ fn decades(value: f64, smallest: f64, largest: f64) -> f64 {
     if value <= 0.0 { 0.0 } else { ((value.log10() - low) / (high - low).max(0.3)).clamp(0.0, 1.0) }
 }
 
-/// Text for XML and HTML.
+/// Escapes a text for XML and HTML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,10 +1,11 @@
-//! What can be measured: a store (or a yardstick that behaves like one) behind one trait.
+//! The measured stores, and the yardstick that behaves like one, behind one trait.
 //!
-//! Purpose: the harness is generic over [`Target`], so that a measured call is a direct call, without dynamic dispatch. Values
-//! and pairs are handed to closures, so that nothing forces a store to copy what it can lend.
+//! Purpose: the harness is generic over [`Target`], so a measured call is a direct call without dynamic dispatch.
+//! Values and pairs are handed to closures, so that a store need not copy what it can lend.
 //!
-//! Thread safety: a `Target` is shared by all threads; each thread opens its own [`Session`] (a place for read transactions,
-//! buffers and handles). Invariant: a call returns when the operation is as durable as the target's durability promises.
+//! Thread safety: all threads share a `Target`; each thread opens its own [`Session`] (which may hold read
+//! transactions, buffers and handles). Invariant: a call returns when the operation is as durable as the target's
+//! durability promises.
 
 pub mod map;
 pub mod store;
@@ -14,25 +15,25 @@ use std::error::Error as StdError;
 /// A result of the benchmark.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong in a measurement.
+/// The errors of a measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The store refused an operation.
     #[error("{store}: {source}")]
     Store {
-        /// Which store.
+        /// The store.
         store: String,
-        /// What it said.
+        /// The store's error.
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// A value, a key or an order that was read is not what was written.
+    /// A value, key or order that was read differs from what was written.
     #[error("wrong data: {0}")]
     WrongData(String),
     /// The target has no such operation.
     #[error("{store} cannot do `{operation}`")]
     Unsupported {
-        /// Which store.
+        /// The store.
         store: String,
         /// The operation.
         operation: &'static str,
@@ -40,15 +41,15 @@ pub enum Error {
     /// The request makes no sense.
     #[error("{0}")]
     Config(String),
-    /// A measuring process that failed.
+    /// A measuring process failed.
     #[error("{0}")]
     Process(String),
-    /// A file or a process.
+    /// An access to a file or a process failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// What was attempted.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -67,7 +68,7 @@ impl Error {
 
 /// A store under measurement.
 pub trait Target: Sync {
-    /// A thread's access to it.
+    /// A thread's access to the store.
     type Session<'a>: Session
     where
         Self: 'a;
@@ -75,7 +76,7 @@ pub trait Target: Sync {
     /// The name in records, for example `hither-hash`.
     fn name(&self) -> &str;
 
-    /// The settings that decide what a figure means, printed with it.
+    /// The settings that determine the meaning of a figure; printed with it.
     fn settings(&self) -> Vec<(String, String)>;
 
     /// Opens the calling thread's session.
@@ -86,7 +87,7 @@ pub trait Target: Sync {
         false
     }
 
-    /// Bytes of the medium that are in use for pairs now and for nothing else, if the target knows.
+    /// Bytes of the medium that are now in use for pairs and nothing else, if the target knows.
     fn media_bytes(&self) -> Option<u64> {
         None
     }
@@ -97,19 +98,19 @@ pub trait Session {
     /// Writes a pair.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// What `f` says of the value, if there is one.
+    /// Returns the result of `f` on the value, if there is one.
     fn get<R>(&mut self, key: &[u8], f: impl FnMut(&[u8]) -> R) -> Result<Option<R>>;
 
-    /// Deletes a key; false if it was not there.
+    /// Deletes a key; returns false if it was absent.
     fn delete(&mut self, key: &[u8]) -> Result<bool>;
 
-    /// Reads a value, lets `f` make the new one in the buffer, and writes it, atomically for this key.
+    /// Reads a value, lets `f` build the new one in the buffer, and writes it, atomically for this key.
     fn read_modify_write(&mut self, key: &[u8], f: impl FnMut(Option<&[u8]>, &mut Vec<u8>)) -> Result<()>;
 
-    /// Lends up to `limit` pairs from `from` on, in order; how many there were.
+    /// Lends up to `limit` pairs from `from` on, in order; returns how many.
     fn scan(&mut self, from: &[u8], limit: usize, f: impl FnMut(&[u8], &[u8])) -> Result<usize>;
 
-    /// Lends the values of several keys, in any order, with the position of the key.
+    /// Lends the values of several keys, in any order, each with the position of its key.
     fn multi_get(&mut self, keys: &[Vec<u8>], mut f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
         for (i, key) in keys.iter().enumerate() {
             if self.get(key, |value| f(i, Some(value)))?.is_none() {

@@ -1,7 +1,7 @@
 //! hither itself as a target, through its public in-process API.
 //!
-//! Thread safety: a session holds its own clone of the keyspace handle. The medium `dax` is forced, so that flush and fence
-//! run on tmpfs; a durability below `sync` is what the request says.
+//! Thread safety: a session holds its own clone of the keyspace handle. The medium `dax` is forced, so that flushes and
+//! fences run on tmpfs. The durability is that of the request.
 
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
@@ -11,14 +11,14 @@ use hither::{Builder, Db, Durability, Keyspace, KeyspaceOptions, MediumChoice, O
 use super::{Error, Result, Session, Target};
 use crate::harness::spec::{self, Medium, RunSpec};
 
-/// Which index.
+/// The kind of index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
-    /// Point access.
+    /// Hash table, for point access.
     Hash,
-    /// With order.
+    /// Ordered, with the B+-tree.
     Ordered,
-    /// With order, by the learned index.
+    /// Ordered, with the learned index.
     Learned,
 }
 
@@ -32,7 +32,7 @@ impl Index {
         }
     }
 
-    /// The index of ordered keyspaces.
+    /// The store's option for the index of ordered keyspaces.
     fn kind(self) -> OrderedKind {
         if self == Index::Learned { OrderedKind::Learned } else { OrderedKind::BTree }
     }
@@ -51,7 +51,7 @@ fn failed(error: hither::Error) -> Error {
     Error::store("hither", error)
 }
 
-/// The builder that a request asks for.
+/// The builder for a request.
 pub fn builder(spec: &RunSpec, directory: &Path) -> Builder {
     let durability = match spec.durability {
         spec::Durability::Sync => Durability::Sync,
@@ -69,12 +69,12 @@ pub fn builder(spec: &RunSpec, directory: &Path) -> Builder {
 }
 
 impl StoreTarget {
-    /// Makes a store in an empty directory.
+    /// Creates a store for a request in an empty directory.
     pub fn create(spec: &RunSpec, index: Index, directory: &Path) -> Result<Self> {
         Self::create_with(builder(spec, directory), index)
     }
 
-    /// Makes a store with these settings.
+    /// Creates a store with these settings.
     pub fn create_with(builder: Builder, index: Index) -> Result<Self> {
         let db = builder.ordered_index(index.kind()).open().map_err(failed)?;
         let options = match index {
@@ -93,12 +93,12 @@ impl StoreTarget {
         Ok(Self { db, keyspace, index })
     }
 
-    /// Pairs that the store says it holds.
+    /// The number of pairs that the store reports.
     pub fn pairs(&self) -> u64 {
         self.keyspace.len() as u64
     }
 
-    /// What recovery reported, as JSON.
+    /// The report of recovery, as JSON.
     pub fn recovery(&self) -> serde_json::Value {
         serde_json::to_value(self.db.recovery()).unwrap_or_default()
     }
@@ -113,12 +113,12 @@ impl StoreTarget {
         self.db.stats().pools.iter().map(|pool| pool.live_bytes + pool.dead_bytes).sum()
     }
 
-    /// The store in numbers.
+    /// The statistics of the store.
     pub fn stats(&self) -> hither::Stats {
         self.db.stats()
     }
 
-    /// Writes everything down.
+    /// Makes every write durable.
     pub fn sync(&self) -> Result<()> {
         self.db.sync().map_err(failed)
     }
@@ -151,7 +151,7 @@ impl Target for StoreTarget {
         self.index != Index::Hash
     }
 
-    /// Whole segments: what is left of an open one is of use to nobody else.
+    /// Counts whole segments, because nothing else can use the rest of an open one.
     fn media_bytes(&self) -> Option<u64> {
         Some(self.db.stats().pools.iter().map(|pool| (pool.segments - pool.segments_free) * pool.segment_bytes).sum())
     }

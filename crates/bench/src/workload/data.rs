@@ -1,12 +1,13 @@
 //! Keys and values that prove themselves.
 //!
-//! A key is a bijective function of its id, so that keys are unique without a table. A value is a function of its key and a
-//! version, and carries the version: whoever reads a pair can check every byte of it without knowing who wrote it. The check
-//! needs the key only, so that scans check what they meet.
+//! A key is a bijective function of its id, so keys are unique without a table. A value is a function of its key and a
+//! version, and carries the version. So a reader can check every byte of a pair without knowing who wrote it. The check
+//! needs only the key, so scans can check every pair they visit.
 //!
-//! Layout of a value of at least 8 bytes: word 0 = version (low half) and a 32-bit hash of the key, crossed with a multiple of the version
-//! (high half); each further word is word 0 plus a multiple of an odd constant. A shorter value is the start of the word of version 0.
-//! The hash can be computed before the value has come, so that the check of one value does not hold up the read of the next.
+//! Layout of a value of at least 8 bytes: word 0 has the version in its low half; its high half is a 32-bit hash of the
+//! key, combined by XOR with a multiple of the version. Each further word is the word before it plus an odd constant. A
+//! shorter value is the start of the word of version 0. The hash can be computed before the value arrives, so that the
+//! check of one value does not delay the read of the next.
 //!
 //! Thread safety: plain values. Invariant: `check(key, fill(key, v)) == Some(v)`.
 
@@ -20,7 +21,7 @@ pub struct DataSet {
     value_bytes: usize,
     seed: u64,
     short: Option<Permutation>,
-    /// Lengths of values are those of [`etc`].
+    /// Whether the lengths of values are those of [`etc`].
     etc: bool,
 }
 
@@ -37,45 +38,45 @@ impl DataSet {
         Self { etc: true, ..Self::new(8, etc::MAX_VALUE_BYTES, seed) }
     }
 
-    /// Length of every key.
+    /// Length of every key in bytes.
     pub fn key_bytes(&self) -> usize {
         self.key_bytes
     }
 
-    /// Length of the longest value.
+    /// Length of the longest value in bytes.
     pub fn value_bytes(&self) -> usize {
         self.value_bytes
     }
 
-    /// Length of every value, if it is the same for all.
+    /// Length of every value in bytes, if it is the same for all.
     pub fn fixed_value_bytes(&self) -> Option<usize> {
         (!self.etc).then_some(self.value_bytes)
     }
 
-    /// Length of the value of `key`.
+    /// Length of the value of `key` in bytes.
     #[inline]
     pub fn value_bytes_of(&self, key: &[u8]) -> usize {
         if self.etc { self.etc_bytes_of(key) } else { self.value_bytes }
     }
 
     fn etc_bytes_of(&self, key: &[u8]) -> usize {
-        // A key that is not of this data has no id, so any length will do: its value is wrong anyhow.
+        // A key that is not of this data has no id, and any length will do: its value is wrong anyway.
         let word = key.try_into().map_or(0, u64::from_be_bytes);
         etc::value_bytes((unmix64(word) ^ self.seed).wrapping_mul(GOLDEN_INVERSE))
     }
 
-    /// A buffer of the right length for [`DataSet::key`].
+    /// A buffer with the right length for [`DataSet::key`].
     pub fn key_buffer(&self) -> Vec<u8> {
         vec![0; self.key_bytes]
     }
 
-    /// The key of `id`, if keys have 8 bytes: where it need not lie in a buffer.
+    /// The key of `id` if keys have 8 bytes, for callers that need no buffer.
     #[inline(always)]
     pub fn short_key(&self, id: u64) -> Option<[u8; 8]> {
         (self.key_bytes == 8).then(|| self.word(id).to_be_bytes())
     }
 
-    /// Writes the key of `id`. The random 8 bytes come first, big-endian, so that order and hash see them at once.
+    /// Writes the key of `id`. The random 8 bytes come first, big-endian, where a comparison or hash sees them first.
     #[inline]
     pub fn key(&self, id: u64, out: &mut [u8]) {
         if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *out) {
@@ -103,7 +104,7 @@ impl DataSet {
         }
     }
 
-    /// Fills `out`, of the value's length, with the value of `key` at `version`.
+    /// Fills `out`, which has the value's length, with the value of `key` at `version`.
     #[inline]
     pub fn value(&self, key: &[u8], version: u32, out: &mut [u8]) {
         let first = value_word(key, version);
@@ -115,7 +116,7 @@ impl DataSet {
         fill_rising(first, out);
     }
 
-    /// Checks every byte of a value that was read under `key`; the version if it is sound.
+    /// Checks every byte of a value that was read under `key`; returns its version if it is sound.
     #[inline(always)]
     pub fn check(&self, key: &[u8], value: &[u8]) -> Option<u32> {
         if value.len() != self.value_bytes_of(key) {
@@ -131,15 +132,16 @@ impl DataSet {
         sound.then_some(version)
     }
 
-    /// The first word of the value of version 0 of an 8-byte key, if values have 8 bytes or more: from it [`is_version_of`] and [`is_long_version_of`] know the others.
+    /// The first word of the value of version 0 of an 8-byte key, if values have at least 8 bytes. [`is_version_of`]
+    /// and [`is_long_version_of`] derive the other versions from it.
     #[inline(always)]
     pub fn first_word(&self, key: [u8; 8]) -> [u8; 8] {
         value_word(&key, 0).to_le_bytes()
     }
 }
 
-/// Whether `value` is that of some version of the key whose value of version 0 is `first`: [`DataSet::check`] of values of 8 bytes, the hashing of the key done
-/// before.
+/// Whether `value` is the value of some version of the key whose value of version 0 is `first`. This is
+/// [`DataSet::check`] for values of 8 bytes, with the key hashed beforehand.
 #[inline(always)]
 pub fn is_version_of(first: [u8; 8], value: &[u8]) -> bool {
     let Ok(value) = value.try_into().map(u64::from_le_bytes) else { return false };
@@ -153,7 +155,7 @@ pub fn is_long_version_of(first: [u8; 8], bytes: usize, value: &[u8]) -> bool {
     value.len() == bytes && is_version_of(first, head) && is_rising_from(u64::from_le_bytes(*head).wrapping_add(GOLDEN), rest)
 }
 
-/// Fills `out` with `first` and the words that follow from it, each a constant more than the one before.
+/// Fills `out` with `first` and the words that follow from it, each a constant more than the previous one.
 #[inline(always)]
 pub(crate) fn fill_rising(first: u64, out: &mut [u8]) {
     let (words, tail) = out.as_chunks_mut::<8>();
@@ -184,7 +186,7 @@ fn value_word(key: &[u8], version: u32) -> u64 {
     (mix64(key_word(key)) >> 32) << 32 ^ version_mark(version)
 }
 
-/// What a version adds to the first word of a value.
+/// The contribution of the version to the first word of a value.
 #[inline(always)]
 fn version_mark(version: u32) -> u64 {
     u64::from(version.wrapping_mul(GOLDEN as u32)) << 32 | u64::from(version)

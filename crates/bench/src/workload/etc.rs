@@ -1,13 +1,15 @@
-//! Facebook's ETC pool, as papers on log-structured stores use it (Pacman, section 4.4): values of 1 to 13, of 14 to 300 and of more than 300 bytes, on 40, 55 and 5 %
-//! of the keys. Keys of large values are asked for uniformly, the others by Zipf 0.99.
+//! Facebook's ETC pool as used in papers on log-structured stores (Pacman, section 4.4). 40 % of the keys have values
+//! of 1 to 13 bytes, 55 % of 14 to 300, and 5 % of more than 300. Keys of large values are chosen uniformly, the others
+//! by Zipf 0.99.
 //!
-//! Which class a key belongs to, and how long its value is, follows from its id, so that every write of a key has the same length. Thread safety: pure functions.
+//! The class of a key and the length of its value follow from its id, so every write of a key has the same length.
+//! Thread safety: pure functions.
 
 use super::permutation::mix64;
 
-/// Ids in which each class has its share.
+/// Number of consecutive ids in which each class has its share.
 const PERIOD: u64 = 20;
-/// The longest value.
+/// Length of the longest value in bytes.
 pub const MAX_VALUE_BYTES: usize = 1024;
 
 /// Whether the value of an id is large.
@@ -20,12 +22,12 @@ pub fn large(n: u64) -> u64 {
     n * PERIOD + PERIOD - 1
 }
 
-/// Ids below `keys` with large values.
+/// Number of ids below `keys` with large values.
 pub fn count_large(keys: u64) -> u64 {
     keys / PERIOD
 }
 
-/// The length of the value of an id.
+/// Length of the value of an id in bytes.
 pub fn value_bytes(id: u64) -> usize {
     let between = |least: u64, most: u64| (least + mix64(id) % (most - least + 1)) as usize;
     match id % PERIOD {
@@ -35,7 +37,8 @@ pub fn value_bytes(id: u64) -> usize {
     }
 }
 
-/// The mean length of the values of the first `keys` ids; of many, that of the first hundred thousand, which have all lengths.
+/// The mean length of the values of the first `keys` ids in bytes. For many keys it is that of the first hundred
+/// thousand, which have all lengths.
 pub fn mean_value_bytes(keys: u64) -> f64 {
     let ids = keys.clamp(1, 100_000);
     (0..ids).map(value_bytes).sum::<usize>() as f64 / ids as f64

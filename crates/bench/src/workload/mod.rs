@@ -1,4 +1,4 @@
-//! Workloads: YCSB A–F and single operations over three distributions, with data that proves itself.
+//! Workloads: YCSB A–F and single operations over several distributions, with data that proves itself.
 //!
 //! A [`Workload`] is written `name[=n][:distribution]`: `load`, `load-batch=1000`, `get:uniform`, `update:zipf=0.99`,
 //! `insert`, `delete`, `rmw:zipf`, `scan=100:uniform`, `multi-get=16:uniform`, `put-batch=16:uniform`, `ycsb-a` … `ycsb-f`.
@@ -17,18 +17,18 @@ pub mod zipf;
 use std::fmt;
 use std::str::FromStr;
 
-/// What the threads do.
+/// The operations of the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Writes every key once, in the order of ids (random keys).
     Load,
-    /// The same in atomic batches of `n`.
+    /// As `Load`, in atomic batches of `n`.
     LoadBatch(u32),
     /// Reads one key.
     Get,
     /// Overwrites one key.
     Update,
-    /// Writes keys that are not there yet.
+    /// Writes keys that do not exist yet.
     Insert,
     /// Deletes every key once, in a permuted order.
     Delete,
@@ -44,7 +44,7 @@ pub enum Kind {
     Ycsb(char),
 }
 
-/// Which keys are chosen.
+/// How keys are chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
     /// Every key equally often.
@@ -53,7 +53,7 @@ pub enum Distribution {
     Zipf(f64),
     /// Zipf 0.99 over age: the newest keys most often.
     Latest,
-    /// As `Zipf`, but other keys are hot: a hot spot that has moved.
+    /// As `Zipf`, but other keys are hot: the hot spot has moved.
     MovedZipf(f64),
     /// Facebook's ETC pool: large values uniformly, the others by Zipf 0.99; see [`etc`].
     Etc,
@@ -68,7 +68,7 @@ pub struct Workload {
     pub distribution: Distribution,
 }
 
-/// Shares of a mix in per cent, and how long scans are at most.
+/// Shares of the operations of a mix, in per cent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mix {
     pub read: u64,
@@ -94,7 +94,8 @@ impl Kind {
         }
     }
 
-    /// Keys that one call handles: 1 unless it is a batch. Rates of batches are given in keys, those of scans in scans.
+    /// Number of keys that one call handles: 1 unless it is a batch. Rates of batches are given in keys, those of scans
+    /// in scans.
     pub fn group(self) -> u64 {
         match self {
             Kind::LoadBatch(n) | Kind::MultiGet(n) | Kind::PutBatch(n) => u64::from(n.max(1)),
@@ -107,12 +108,12 @@ impl Kind {
         matches!(self, Kind::Load | Kind::LoadBatch(_))
     }
 
-    /// True if it writes keys that were not loaded.
+    /// True if the kind writes keys that were not loaded.
     pub fn inserts(self) -> bool {
         self == Kind::Insert || self.mix().is_some_and(|mix| mix.insert > 0)
     }
 
-    /// Upper bound of the share of operations that write a pair.
+    /// An upper bound of the share of operations that write a pair.
     pub fn write_share(self) -> f64 {
         match self.mix() {
             Some(mix) => (mix.update + mix.insert + mix.rmw) as f64 / 100.0,

@@ -1,7 +1,8 @@
 //! Bijections: unique random-looking keys and orders without a table.
 //!
-//! Purpose: `mix64` turns the consecutive ids of a workload into unique 8-byte keys, and [`Permutation`] visits `0..n` once
-//! each in a random-looking order. Both cost a few multiplications, so the stream of operations never dominates a measurement.
+//! Purpose: `mix64` turns the consecutive ids of a workload into unique 8-byte keys. [`Permutation`] visits each of
+//! `0..n` once, in a random-looking order. Both cost a few multiplications, so the stream of operations never dominates
+//! a measurement.
 //!
 //! Thread safety: plain values, `Copy`. Invariant: both functions are bijective for every seed.
 
@@ -22,13 +23,14 @@ pub const fn unmix64(x: u64) -> u64 {
     x ^ (x >> 30) ^ (x >> 60)
 }
 
-/// The inverse of [`GOLDEN`], by multiplication.
+/// The multiplicative inverse of [`GOLDEN`].
 pub const GOLDEN_INVERSE: u64 = 0xF1DE_83E1_9937_733D;
 
 /// The increment of SplitMix64's sequence.
 pub const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// A permutation of `0..n`: a four-round Feistel network over the next even number of bits, walked until it lands inside.
+/// A permutation of `0..n`: a four-round Feistel network over the next even number of bits, repeated until it lands
+/// inside.
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
     n: u64,

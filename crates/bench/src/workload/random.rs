@@ -16,7 +16,7 @@ impl Random {
         Self { state: mix64(seed ^ 0x6869_7468_6572) }
     }
 
-    /// The stream of one thread of a seed.
+    /// The stream of one thread for a seed.
     pub fn for_thread(seed: u64, thread: usize) -> Self {
         Self::new(seed.wrapping_add(mix64(thread as u64 + 1)))
     }

@@ -1,12 +1,13 @@
 //! The stream of operations of one thread.
 //!
-//! Purpose: the measured loop takes operations from here. Loads and inserts, which count up, are computed on the fly; all others
-//! are drawn beforehand into 8-byte words, because a Zipf rank costs a `powf` and a place in a permutation a dozen multiplications.
-//! [`generation_ns`] measures what remains in the loop.
+//! Purpose: the measured loop takes its operations from here. Loads and inserts, which count up, are computed on the
+//! fly. All others are drawn beforehand into 8-byte words, because a Zipf rank costs a `powf` and a position in a
+//! permutation a dozen multiplications. [`generation_ns`] measures what remains in the loop.
 //!
-//! Ids: `0..keys` are loaded; thread `t` of `T` inserts `keys + t`, `keys + t + T`, … so that threads never wait for each
-//! other; where earlier phases have inserted, it begins behind their ids. The *latest* distribution of a thread counts its own inserts as the newest and then the loaded ids from the end;
-//! it therefore never asks for a key that another thread has not written yet.
+//! Ids: `0..keys` are loaded. Thread `t` of `T` inserts `keys + t`, `keys + t + T`, …, so that threads never wait for
+//! each other; if earlier phases have inserted, it begins behind their ids. The *latest* distribution of a thread
+//! counts its own inserts as the newest and then the loaded ids from the end. So it never asks for a key that another
+//! thread has not written yet.
 //!
 //! Thread safety: one stream per thread. Invariant: the same seed, thread and counts give the same stream.
 
@@ -18,7 +19,7 @@ use super::random::Random;
 use super::zipf::{ScrambledZipf, Zipf};
 use super::{Distribution, Kind, MAX_YCSB_SCAN, Mix, Workload};
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OpKind {
@@ -34,7 +35,7 @@ pub enum OpKind {
     Scan = 4,
 }
 
-/// One operation in a word: kind, length (of scans), id of the key.
+/// One operation in a word: kind, length (of scans) and id of the key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Op(u64);
 
@@ -53,7 +54,7 @@ impl Op {
         Op(Op::new(OpKind::Scan, id).0 | u64::from(length) << ID_BITS)
     }
 
-    /// What it does.
+    /// The kind of the operation.
     #[inline]
     pub fn kind(self) -> OpKind {
         match self.0 >> (ID_BITS + LENGTH_BITS) {
@@ -71,7 +72,7 @@ impl Op {
         self.0 & ((1 << ID_BITS) - 1)
     }
 
-    /// Pairs of a scan.
+    /// Number of pairs of a scan.
     #[inline]
     pub fn length(self) -> u32 {
         ((self.0 >> ID_BITS) & ((1 << LENGTH_BITS) - 1)) as u32
@@ -84,14 +85,14 @@ impl std::fmt::Debug for Op {
     }
 }
 
-/// Who draws: the run's counts and the thread's place in them.
+/// The counts of the run, and the thread's place among them.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Keys that are loaded before the run.
+    /// Number of keys loaded before the run.
     pub keys: u64,
-    /// Threads of the run.
+    /// Number of threads of the run.
     pub threads: usize,
-    /// This thread.
+    /// Number of this thread.
     pub thread: usize,
     /// Ids behind those of the loaded keys that phases before this one may have inserted.
     pub inserted: u64,
@@ -105,7 +106,7 @@ impl Place {
         self.keys + self.inserted + self.thread as u64
     }
 
-    /// How many of `0..keys` belong to this thread.
+    /// The number of ids in `0..keys` that belong to this thread.
     pub fn share(&self) -> u64 {
         let (threads, thread) = (self.threads as u64, self.thread as u64);
         (self.keys + threads - 1 - thread) / threads
@@ -125,7 +126,7 @@ enum Inner {
 }
 
 impl Stream {
-    /// The stream of `count` operations; load and delete have as many as the thread has keys, whatever `count` says.
+    /// The stream of `count` operations. A load or delete has as many as the thread has keys, whatever `count` is.
     pub fn new(workload: &Workload, place: &Place, count: u64) -> Self {
         let (first, stride) = (place.thread as u64, place.threads as u64);
         let (inner, len) = match workload.kind {
@@ -141,12 +142,12 @@ impl Stream {
         Self { inner, next: 0, len }
     }
 
-    /// The number of operations that are left.
+    /// The number of operations left.
     pub fn remaining(&self) -> u64 {
         self.len - self.next
     }
 
-    /// The next operation. Panics past the end: the caller counts.
+    /// The next operation. Panics past the end; the caller must count.
     #[inline]
     pub fn take(&mut self) -> Op {
         let op = self.at(self.next);
@@ -154,7 +155,7 @@ impl Stream {
         op
     }
 
-    /// What is going to be next, if anything is.
+    /// The operation that comes next, if one is left.
     #[inline]
     pub fn peek(&self) -> Option<Op> {
         (self.next < self.len).then(|| self.at(self.next))
@@ -170,7 +171,8 @@ impl Stream {
 }
 
 impl Stream {
-    /// Calls `f` with the next operations, up to `most` of them; how many they were. The loop is in here, so that no operation asks where it comes from.
+    /// Calls `f` with up to `most` of the next operations; returns how many. The loop is in here, so that no operation
+    /// checks where it comes from.
     #[inline(always)]
     pub fn each<E>(&mut self, most: u64, mut f: impl FnMut(Op) -> Result<(), E>) -> Result<u64, E> {
         let count = most.min(self.remaining());
@@ -226,7 +228,7 @@ impl Chooser {
         }
     }
 
-    /// Large values have their share of the requests, too.
+    /// Chooses a key of ETC; large values have their share of the requests.
     fn choose_etc(&self, zipf: &ScrambledZipf, random: &mut Random) -> u64 {
         let large = etc::count_large(self.keys);
         if large > 0 && etc::is_large(random.below(self.keys)) {
@@ -279,7 +281,8 @@ fn mixed(mix: Mix, chooser: &mut Chooser, random: &mut Random) -> Op {
     }
 }
 
-/// Nanoseconds per operation that the measured loop spends on its stream and on building 8-byte keys: its own cost.
+/// Nanoseconds per operation that the measured loop spends on its stream and on building 8-byte keys: the loop's own
+/// cost.
 pub fn generation_ns(workload: &Workload, place: &Place, count: u64) -> f64 {
     let mut stream = Stream::new(workload, place, count);
     let data = super::data::DataSet::new(8, 8, place.seed);
@@ -354,7 +357,7 @@ mod tests {
         }
     }
 
-    /// Regression: what a later phase inserted were overwrites of what an earlier one had.
+    /// Regression: the insertions of a later phase overwrote those of an earlier one.
     #[test]
     fn a_later_phase_inserts_behind_an_earlier_one() {
         for workload in ["insert", "ycsb-d", "ycsb-e"] {

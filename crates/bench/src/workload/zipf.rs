@@ -1,17 +1,18 @@
 //! YCSB's Zipf distribution and its scrambled form.
 //!
-//! YCSB's *scrambled* Zipf is not the textbook distribution over `n` items: it draws a rank from a Zipf distribution over a
-//! fixed universe of 10^10 items (with the zeta sum of 0.99 as a constant), hashes the rank with 64-bit FNV-1a, and reduces
-//! the hash modulo `n`. Two things follow. The hottest key has the share 1 / zeta(10^10) = 3.8 %, whatever `n` is, and many
-//! ranks fall on one key, so that the tail is flatter than a textbook Zipf over `n` items.
-//! For other exponents YCSB sums 10^10 terms at start; here the same sum is taken by the Euler–Maclaurin formula, which gives
-//! the constant of 0.99 to ten digits (there is a test).
+//! YCSB's *scrambled* Zipf is not the textbook distribution over `n` items. It draws a rank from a Zipf distribution
+//! over a fixed universe of 10^10 items (with the zeta sum of 0.99 as a constant), hashes the rank with 64-bit FNV-1a,
+//! and reduces the hash modulo `n`. Two things follow. The hottest key has the share 1 / zeta(10^10) = 3.8 %, whatever
+//! `n` is. And many ranks fall on one key, so the tail is flatter than that of a textbook Zipf over `n` items.
+//!
+//! For other exponents YCSB sums 10^10 terms at start. Here the Euler–Maclaurin formula gives the same sum; for 0.99 it
+//! agrees with the constant to ten digits (there is a test).
 //!
 //! Thread safety: plain values; each thread draws with its own [`Random`].
 
 use super::random::Random;
 
-/// The universe of YCSB's scrambled generator.
+/// Number of items in the universe of YCSB's scrambled generator.
 pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 /// YCSB's constant: the zeta sum of 10^10 items at 0.99.
 pub const SCRAMBLED_ZETA_099: f64 = 26.469_028_201_783_02;
@@ -54,7 +55,8 @@ impl Zipf {
         Self { items: items as f64, zeta: zeta_n, eta, alpha: 1.0 / (1.0 - theta), second, last: items - 1 }
     }
 
-    /// The probability that [`Zipf::draw`] gives a rank below `rank`: exact for what is drawn, by the inverse of Gray's method.
+    /// The probability that [`Zipf::draw`] gives a rank below `rank`. It is exact for the drawn ranks, by the inverse
+    /// of Gray's method.
     pub fn share_below(&self, rank: u64) -> f64 {
         let two = (self.second / self.zeta).min(1.0);
         match rank {
@@ -68,7 +70,7 @@ impl Zipf {
         }
     }
 
-    /// The next rank: 0 is the most frequent.
+    /// The next rank; 0 is the most frequent.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         let u = random.unit();
@@ -127,7 +129,8 @@ mod tests {
         assert!((zeta(SCRAMBLED_ITEMS, 0.99) - SCRAMBLED_ZETA_099).abs() < 1e-6);
     }
 
-    /// Shares of single ranks follow `1 / (rank+1)^theta`. Gray's method is exact for the first two and approximate after.
+    /// Shares of single ranks follow `1 / (rank+1)^theta`. Gray's method is exact for the first two ranks and
+    /// approximate for the others.
     #[test]
     fn rank_frequencies() {
         let (n, draws) = (1000u64, 1_000_000u32);

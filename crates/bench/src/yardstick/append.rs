@@ -1,7 +1,8 @@
-//! The append limit: 32-byte records, one after the other, a flush of the line and a fence after each.
+//! The append limit: 32-byte records, one after the other, with a flush of the line and a fence after each.
 //!
-//! Each thread has its own mapping of an unlinked tmpfs file on huge pages, touched beforehand. When a thread reaches the end
-//! it starts again at the beginning. Records do not straddle lines (two per line), as entries of a log of nothing but such pairs do not.
+//! Each thread has its own mapping of an unlinked tmpfs file on huge pages, touched beforehand. A thread that reaches
+//! the end starts again at the beginning. Records do not straddle lines (two per line), just as the entries of a log
+//! with only such pairs do not.
 //!
 //! Thread safety: a thread writes only to its own mapping.
 
@@ -21,27 +22,27 @@ use crate::target::{Error, Result};
 
 const RECORD_BYTES: usize = 32;
 
-/// What to measure.
+/// The measurement to run.
 #[derive(Clone, Debug)]
 pub struct AppendLimit<'a> {
-    /// Writers.
+    /// Number of writers.
     pub threads: usize,
-    /// How long.
+    /// How long to write.
     pub duration: Duration,
-    /// Bytes of each thread's mapping.
+    /// Length of each thread's mapping in bytes.
     pub bytes_per_thread: usize,
     /// A directory on tmpfs.
     pub directory: &'a Path,
 }
 
-/// What came out.
+/// The result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct AppendFigure {
-    /// Records per second of all threads.
+    /// Records per second of all threads together.
     pub ops_per_s: f64,
-    /// Writers.
+    /// Number of writers.
     pub threads: usize,
-    /// The flush instruction.
+    /// Name of the flush instruction.
     pub flush: &'static str,
     /// True if the kernel made huge pages.
     pub huge_pages: bool,
@@ -85,7 +86,7 @@ impl AppendLimit<'_> {
     }
 }
 
-/// Writes records until told to stop; records per second.
+/// Writes records until `stop` is set; returns records per second.
 fn write_until(stop: &AtomicBool, mapping: &HugeMapping, flush: Flush) -> f64 {
     let (base, records) = (mapping.start().cast::<[u64; 4]>(), mapping.len() / RECORD_BYTES);
     let (start, mut written, mut at) = (Instant::now(), 0u64, 0usize);

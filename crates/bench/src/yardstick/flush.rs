@@ -1,6 +1,7 @@
-//! Flush of one cache line with the best instruction that the processor has, and the fence that orders it.
+//! Flushes one cache line with the best instruction of the processor; and the fence that orders the flush.
 //!
-//! Thread safety: no state. Only x86-64 has a flush here; elsewhere the append limit is a store and a full fence, and says so.
+//! Thread safety: no state. Only x86-64 has a flush here. Elsewhere the append limit is a store and a full fence, and
+//! the figure's flush is `none`.
 
 /// The instruction that writes a line back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +10,7 @@ pub enum Flush {
     Clwb,
     /// `clflushopt`: writes back and drops the line.
     ClflushOpt,
-    /// `clflush`: the same, serialised; every x86-64 has it.
+    /// `clflush`: as `clflushopt`, but serialised; every x86-64 has it.
     Clflush,
     /// No flush instruction is known for this processor family.
     #[cfg(not(target_arch = "x86_64"))]
@@ -17,7 +18,7 @@ pub enum Flush {
 }
 
 impl Flush {
-    /// The best one of this processor.
+    /// The best instruction of this processor.
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -50,8 +51,8 @@ impl Flush {
     #[inline(always)]
     pub unsafe fn line(self, at: *const u8) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the instructions read the line of a mapped address and change no register; the caller vouches for the
-        // mapping, `detect` for the instruction.
+        // SAFETY: the instructions read the line of a mapped address and change no register. The caller guarantees the
+        // mapping, and `detect` the instruction.
         unsafe {
             match self {
                 Flush::Clwb => std::arch::asm!("clwb [{}]", in(reg) at, options(nostack, preserves_flags)),

@@ -1,8 +1,8 @@
-//! Memory on huge pages: a mapping that is 2 MiB-aligned and advised, and an allocator for `hashbrown` on top of it.
+//! Memory on huge pages: a 2 MiB-aligned, advised mapping, and an allocator for `hashbrown` on top of it.
 //!
-//! Transparent huge pages are in *madvise* mode on most servers, so ordinary allocations stay on 4 KiB pages. [`HugeArena`]
-//! hands out pieces of 32 MiB regions and never takes them back before it is dropped: a growing table wastes at most as much
-//! as it holds, which a yardstick may.
+//! Transparent huge pages are in *madvise* mode on most servers, so ordinary allocations stay on 4 KiB pages.
+//! [`HugeArena`] hands out pieces of 32 MiB regions and takes none back before it is dropped. So a growing table wastes
+//! at most as much as it holds, which a yardstick may.
 //!
 //! Thread safety: the arena is locked; pieces are disjoint. Invariant: regions live as long as any clone of the arena.
 
@@ -31,7 +31,8 @@ pub struct HugeMapping {
 
 // SAFETY: the mapping is plain memory owned by this value; nothing in it refers to a thread.
 unsafe impl Send for HugeMapping {}
-// SAFETY: `&HugeMapping` gives out the address and lengths only; who writes through the address answers for the access.
+// SAFETY: `&HugeMapping` gives out only the address and lengths; code that writes through the address is responsible
+// for that access.
 unsafe impl Sync for HugeMapping {}
 
 impl HugeMapping {
@@ -76,26 +77,27 @@ impl HugeMapping {
         self.start
     }
 
-    /// Usable bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there is nothing to use (never).
+    /// True if the mapping has no bytes, which never happens.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// True if the kernel took the advice to use huge pages; after [`HugeMapping::touch`], if it made them.
+    /// True if the kernel took the advice to use huge pages; after [`HugeMapping::touch`], true if it made them.
     pub fn advised(&self) -> bool {
         self.advised
     }
 
-    /// Touches every page, so that no later access faults, and asks for huge pages at once: on tmpfs the advice alone does
-    /// nothing where the system has huge pages of shared memory switched off, while `MADV_COLLAPSE` still makes them.
+    /// Touches every page, so that no later access faults, and requests huge pages at once. On tmpfs the advice alone
+    /// does nothing if the system has huge pages switched off for shared memory; `MADV_COLLAPSE` still makes them.
     pub fn touch(&mut self) {
         for offset in (0..self.len).step_by(4096) {
-            // SAFETY: the offset is inside the mapping, and nobody else has the address yet: callers touch before they share.
+            // SAFETY: the offset is inside the mapping, and no other code has the address yet: callers touch before
+            // they share.
             unsafe { self.start.add(offset).write_volatile(0) };
         }
         // SAFETY: the range is mapped and owned; collapsing moves the pages and changes no content.
@@ -140,8 +142,9 @@ impl Default for HugeArena {
     }
 }
 
-// SAFETY: pieces are disjoint parts of regions that live until the last clone of the arena is dropped, and a container that
-// holds pieces holds a clone; moving a clone does not move regions; any clone may free a piece, since freeing does nothing.
+// SAFETY: pieces are disjoint parts of regions. Regions live until the last clone of the arena is dropped, and a
+// container that holds pieces holds a clone. Moving a clone does not move regions. Any clone may free a piece, because
+// freeing does nothing.
 unsafe impl Allocator for HugeArena {
     fn allocate(&self, layout: Layout) -> std::result::Result<NonNull<[u8]>, AllocError> {
         let mut regions = self.regions.lock();
@@ -156,7 +159,8 @@ unsafe impl Allocator for HugeArena {
             Some(place) => place,
             None => {
                 let mut region = HugeMapping::anonymous(layout.size().max(REGION)).map_err(|_| AllocError)?;
-                // The kernel takes the advice even where it is told never to make huge pages; what is touched and collapsed is known to be on them.
+                // The kernel takes the advice even if it is configured never to make huge pages. Touching and
+                // collapsing shows whether the region is on them.
                 region.touch();
                 regions.huge &= region.advised();
                 let start = region.start();

@@ -1,7 +1,7 @@
 //! The map yardstick: 256 `hashbrown` maps from `u64` to `u64` behind `parking_lot` reader–writer locks, on huge pages.
 //!
-//! The shard is the high byte of a multiply-mix hash; inside a shard, `hashbrown` takes its tag from the high bits and the
-//! bucket from the low bits of its hash, so the inner hash uses another multiplier.
+//! The shard is the high byte of a multiply-mix hash. Inside a shard, `hashbrown` takes its tag from the high bits and
+//! the bucket from the low bits of its hash, so the inner hash uses another multiplier.
 //!
 //! Thread safety: one lock per shard, each on cache lines of its own.
 
@@ -51,10 +51,10 @@ pub struct ShardedMap {
 }
 
 impl ShardedMap {
-    /// Number of maps.
+    /// Number of shards.
     pub const SHARDS: usize = 256;
 
-    /// Room for about `keys` keys.
+    /// A map with room for about `keys` keys.
     pub fn with_capacity(keys: usize) -> Self {
         let arena = HugeArena::new();
         let each = keys.div_ceil(Self::SHARDS);
@@ -79,7 +79,7 @@ impl ShardedMap {
         self.shard(key).write().insert(key, value);
     }
 
-    /// Removes a key; false if it was not there.
+    /// Removes a key; returns false if it was absent.
     pub fn remove(&self, key: u64) -> bool {
         self.shard(key).write().remove(&key).is_some()
     }

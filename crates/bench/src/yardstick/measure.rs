@@ -1,4 +1,4 @@
-//! Both yardsticks as the figures use them: the append limit, and the map's gets through the same loop as the store's.
+//! Both yardsticks as the figures use them: the append limit, and the map's gets in the same loop as the store's.
 //!
 //! Thread safety: each function runs its own threads and returns when they have ended.
 
@@ -16,26 +16,26 @@ use crate::target::map::MapTarget;
 use crate::workload::data::DataSet;
 use crate::workload::{Distribution, Kind, Workload};
 
-/// Bytes of each writer's mapping.
+/// Length of each writer's mapping in bytes.
 pub const APPEND_BYTES: usize = 512 << 20;
 
-/// Which yardsticks, and how long.
+/// The yardsticks to measure, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Keys in the map.
+    /// Number of keys in the map.
     pub keys: u64,
     /// Seconds of the append limit; 0 leaves it out.
     pub append_seconds: f64,
-    /// Gets of each distribution; 0 leaves the map out.
+    /// Number of gets of each distribution; 0 leaves the map out.
     pub gets: u64,
 }
 
-/// Operations per second of each; `None` if it was left out.
+/// Operations per second of each yardstick; `None` if it was left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Yardsticks {
-    /// 32-byte records, flushed and fenced.
+    /// Appends of 32-byte records, flushed and fenced.
     pub append: Option<f64>,
     /// True if its mappings were on huge pages.
     #[serde(default)]
@@ -50,7 +50,7 @@ pub struct Yardsticks {
 }
 
 impl Request {
-    /// Measures them.
+    /// Measures the requested yardsticks.
     pub fn run(&self) -> Result<Yardsticks> {
         pin::prepare();
         let mut all = Yardsticks::default();
@@ -83,7 +83,7 @@ impl Request {
     }
 }
 
-/// The mean of what was measured before and after a group.
+/// The mean of the yardsticks before and after a group.
 pub fn between(before: &Yardsticks, after: &Yardsticks) -> Yardsticks {
     let mean = |a: Option<f64>, b: Option<f64>| match (a, b) {
         (Some(a), Some(b)) => Some((a + b) / 2.0),

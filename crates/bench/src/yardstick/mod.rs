@@ -1,10 +1,13 @@
 //! Yardsticks: what the machine can do, measured in the same run as the store, so that figures are ratios.
 //!
-//! *Append limit* ([`append`]): each thread writes 32-byte records one after the other into its own pre-touched huge-page tmpfs
-//! mapping, with a flush of the line and a fence after each. No durable store that writes one entry per operation beats it.
-//! *Map* ([`map`]): 256 `hashbrown` maps behind reader–writer locks, on huge pages: what a good volatile map reads.
+//! *Append limit* ([`append`]): each thread writes 32-byte records one after the other into its own pre-touched
+//! huge-page tmpfs mapping, with a flush of the line and a fence after each. No durable store that writes one entry per
+//! operation exceeds it.
 //!
-//! This is the one part of the crate with `unsafe`: mappings, the flush instruction, an allocator.
+//! *Map* ([`map`]): 256 `hashbrown` maps behind reader–writer locks, on huge pages: the read rate of a good volatile
+//! map.
+//!
+//! This is the only part of the crate with `unsafe`: mappings, the flush instruction, an allocator.
 
 pub mod append;
 mod flush;
@@ -12,10 +15,11 @@ pub mod huge;
 pub mod map;
 pub mod measure;
 
-/// The range of a yardstick on the kind of machine that the figures were set on (two threads), millions per second.
+/// The range of a yardstick on the kind of machine for which the figures were set (two threads), in operations per
+/// second.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// What is measured.
+    /// The yardstick's name.
     pub name: &'static str,
     /// Lowest and highest figure seen.
     pub range: (f64, f64),
@@ -29,7 +33,8 @@ pub const MAP_UNIFORM: Scale = Scale { name: "map get uniform", range: (20.6e6, 
 pub const MAP_ZIPF: Scale = Scale { name: "map get zipf", range: (25.3e6, 25.3e6) };
 
 impl Scale {
-    /// True within 25 % of the range. Outside, the machine was disturbed (or is another one) and the run does not count.
+    /// True within 25 % of the range. Outside it, the machine was disturbed or is another one, and the run does not
+    /// count.
     pub fn admits(&self, value: f64) -> bool {
         (self.range.0 * 0.75..=self.range.1 * 1.25).contains(&value)
     }
