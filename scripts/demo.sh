@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The main job of hither on real records, in one command: build, load, kill with SIGKILL in mid-load, reopen, verify, resume, query.
 #
-# Usage: scripts/demo.sh            HITHER_BIN=PATH uses a program that is built already
+# Usage: scripts/demo.sh            HITHER_BIN=PATH uses a program that is already built
 #                                   HITHER_DEMO_DIR=DIR puts the temporary directory there (such as /dev/shm)
 # Exit status 0 only if everything that was reported durable is there and nothing else.
 set -euo pipefail
 export LC_ALL=C
-# Names that are given are relative to where the caller is.
+# Given paths are relative to the caller's directory.
 [[ "${HITHER_BIN:-}" != */* ]] || HITHER_BIN=$(realpath -- "$HITHER_BIN")
 temporary=$(realpath -- "${HITHER_DEMO_DIR:-${TMPDIR:-/tmp}}")
 cd "$(dirname "$0")/.."
@@ -31,7 +31,8 @@ build() {
     "$hither" --version
 }
 
-# One record in a line: key, tab, value. Lines that need no escape, so that standard tools can compare them with a dump.
+# Selects records of one line each: key, tab, value. They need no escapes, so that standard tools can compare them with
+# a dump.
 plain() { awk -F '\t' 'NF == 2 && length($1) > 0 && $0 !~ /[^ -~\t]/ && $0 !~ /\\/'; }
 
 make_records() {
@@ -48,14 +49,14 @@ make_records() {
             plain | head -n "$missing" >> "$work/found" || true
         printf 'and lines of text files, by file and line number\n'
     fi
-    # In no particular order, and every key once.
+    # In random order, and every key once.
     sort -u -t $'\t' -k 1,1 "$work/found" | shuf --random-source=<(yes) > "$work/records"
     records=$(wc -l < "$work/records")
     printf '%s records, %s bytes\n' "$records" "$(wc -c < "$work/records")"
     (( records >= 100000 )) || fail "only $records records could be collected"
 }
 
-# Loads into a new store and kills the program after a third. The status is that of the program: 0 if it was done first.
+# Loads into a new store and kills the program after a third. Returns the program's status: 0 if it was done first.
 load_until_killed() {
     rm -rf "$HITHER_DATA"
     "$hither" load --group 512 "$work/records" > "$work/reports" &
@@ -79,7 +80,7 @@ load_and_kill() {
     for attempt in 1 2 3; do
         status=0
         load_until_killed || status=$?
-        # Killed too late is as good as not at all: it may have been about to close the store.
+        # A kill that comes too late counts like none: the program may have been about to close the store.
         (( status == 0 || (status == 137 && durable >= records) )) || break
         printf 'attempt %s: the load was over before it was killed\n' "$attempt"
     done

@@ -1,6 +1,7 @@
-//! `EntryView::verify` and `EntryView::parse` on arbitrary bytes: they end, stay inside, and accept only what the checksum covers.
+//! Runs `EntryView::verify` and `EntryView::parse` on arbitrary bytes. They must end, stay inside the bytes, and accept
+//! only what the checksum covers.
 //!
-//! `cargo fuzz run -s none entry` (or without `-s none` with the address sanitizer and `RUSTC_BOOTSTRAP=1`).
+//! `cargo fuzz run -s none entry` (or, without `-s none`, with the address sanitizer and `RUSTC_BOOTSTRAP=1`).
 
 #![no_main]
 
@@ -20,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
     let inside = |part: &[u8]| bytes.as_ptr_range().start <= part.as_ptr() && part.as_ptr_range().end <= bytes.as_ptr_range().end;
     assert!(inside(view.key) && inside(view.value));
     let _ = (view.op(), view.batch(), view.expiry_ms(), view.version(0), view.keyspace(0), view.parent(), view.parent_generation());
-    // One flipped bit of what a checksum covers is always noticed.
+    // One flipped bit in the bytes that the checksum covers is always detected.
     if EntryView::verify(bytes, generation, offset).is_ok() {
         let mut flipped = bytes.to_vec();
         let at = view.key.as_ptr() as usize - bytes.as_ptr() as usize;

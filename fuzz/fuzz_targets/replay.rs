@@ -1,11 +1,14 @@
-//! Replay of damaged segments.
+//! Replays damaged segments.
 //!
-//! The input is a list of steps: write a valid entry, leave a hole, overwrite bytes anywhere. Then the segment is scanned. What must hold:
+//! The input is a list of steps: write a valid entry, leave a hole, or overwrite bytes anywhere. Then the segment is
+//! scanned. These properties must hold:
 //!
 //! * the scan ends, and touches nothing outside the segment;
-//! * what it reports as an entry is aligned, not smaller than the smallest entry, inside the segment, and behind the one before;
-//! * every entry that no overwrite touched is found, with its key and value (holes and torn bytes hide nothing behind them), unless it lies
-//!   inside an entry that an overwrite forged: the fuzzer sees comparisons, so it finds checksums of the generation that it chose itself.
+//! * each reported entry is aligned, at least as large as the smallest entry, inside the segment, and behind the
+//!   previous one;
+//! * every entry that no overwrite touched is found, with its key and value (holes and torn bytes hide nothing behind
+//!   them). An entry that lies inside an entry forged by an overwrite is excepted: the fuzzer sees comparisons, so it
+//!   finds checksums for the generation that it chose itself.
 
 #![no_main]
 
@@ -16,7 +19,7 @@ use libfuzzer_sys::fuzz_target;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 
-/// Reads the input piece by piece; zeros behind its end.
+/// Reads the input piece by piece; behind its end it reads zeros.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -45,7 +48,7 @@ struct Written {
     value: Vec<u8>,
 }
 
-/// A segment being filled.
+/// A segment that is being filled.
 struct Bench {
     pool: Pool,
     descriptor: Descriptor,
@@ -140,7 +143,8 @@ impl Bench {
             if let Some(expected) = intact.next_if(|expected| expected.offset == offset) {
                 assert!(entry.key == expected.key && entry.value == expected.value, "another entry at {offset}");
             }
-            // Forged, or one whose overwrite left it as it was.
+            // The entry was forged by an overwrite, or an overwrite left it as it was. It may hide intact entries
+            // inside it.
             while intact.next_if(|covered| covered.offset > offset && covered.offset < behind).is_some() {}
         });
         if let Some(lost) = intact.next() {

@@ -1,7 +1,7 @@
-//! The protocol's parser and decoder on arbitrary bytes: they end, stay within their limits, find the same requests however the bytes are cut, and the same as the
-//! crate `redis-protocol` does.
+//! Runs the protocol's parser and decoder on arbitrary bytes. They must end, stay within their limits, find the same
+//! requests however the bytes are cut, and find the same requests as the crate `redis-protocol`.
 //!
-//! `cargo fuzz run -s none resp`. The first byte says where the rest is cut.
+//! `cargo fuzz run -s none resp`. The first byte determines where the rest is cut.
 
 #![no_main]
 
@@ -28,7 +28,8 @@ fn requests(parts: &[&[u8]], limits: Limits) -> (Vec<Vec<Vec<u8>>>, bool) {
     (found, true)
 }
 
-/// What the oracle takes for the first request: `None` if that is not whole, is no request, or is no array of bulk strings.
+/// The first request as the oracle reads it; `None` if it is incomplete, is no request, or is not an array of bulk
+/// strings.
 fn oracle(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     let (frame, length) = decode_theirs(bytes).ok()??;
     let OwnedFrame::Array(items) = frame else { return None };
@@ -39,10 +40,11 @@ fn oracle(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     items.into_iter().map(bulk).collect::<Option<Vec<_>>>().map(|words| (words, length))
 }
 
-/// Both find the same request at the beginning of `bytes`, if both find one; and what the oracle takes, the parser takes, within its limits.
+/// Checks that both find the same request at the beginning of `bytes` if both find one, and that the parser accepts, within its limits,
+/// what the oracle accepts.
 fn compare(bytes: &[u8], limits: Limits) {
     if bytes.first() != Some(&b'*') {
-        // Inline commands are not the oracle's.
+        // The oracle does not know inline commands.
         return;
     }
     let mut parser = Parser::new(limits);
@@ -54,21 +56,21 @@ fn compare(bytes: &[u8], limits: Limits) {
     let theirs = oracle(bytes);
     match (&ours, &theirs) {
         (Ok(Some(ours)), Some(theirs)) => assert_eq!(ours, theirs, "two parsers, two requests"),
-        // An array of nothing is a blank request: no frame for the oracle if it has a negative length.
+        // An empty array is a blank request; with a negative length it is no frame for the oracle.
         (Ok(Some((words, _))), None) => assert!(words.is_empty(), "the oracle finds no request, the parser {words:?}"),
         (Ok(None), Some(theirs)) => panic!("the parser waits for more, the oracle has {theirs:?}"),
         (Err(error), Some((words, length))) => {
             let within = words.len() <= limits.max_args
                 && words.iter().all(|word| word.len() <= limits.max_bulk_bytes)
                 && *length <= limits.max_request_bytes;
-            // Numbers as Redis writes them: no sign, no zeros before.
+            // Numbers in the form in which Redis writes them: no sign, no leading zeros.
             assert!(!within || !is_plain(bytes, *length), "refused, within the limits: {error}: {words:?}");
         }
         (_, None) => {}
     }
 }
 
-/// Whether every length is written in the shortest way, and every line ends with both bytes.
+/// Whether every length is written in the shortest form, and every line ends with both bytes.
 fn is_plain(bytes: &[u8], length: usize) -> bool {
     let Some((words, _)) = oracle(bytes) else { return false };
     let mut plain = format!("*{}\r\n", words.len()).into_bytes();

@@ -1,9 +1,9 @@
-//! The little command-line parsing that the commands need. Unknown options are errors.
+//! The minimal command-line parsing that the commands need. Unknown options are errors.
 
 use crate::Failure;
 use std::collections::VecDeque;
 
-/// The arguments that nobody has taken yet.
+/// The arguments that were not taken yet.
 pub struct Args {
     rest: VecDeque<String>,
 }
@@ -19,7 +19,7 @@ impl Args {
         self.rest.pop_front()
     }
 
-    /// Takes `name`; whether it was there.
+    /// Takes `name`; returns whether it was given.
     pub fn flag(&mut self, name: &str) -> bool {
         let before = self.rest.len();
         self.rest.retain(|arg| arg != name);
@@ -43,7 +43,7 @@ impl Args {
         Ok(values)
     }
 
-    /// Takes the last `name N`, a positive whole number.
+    /// Takes the last `name N`, which must be a positive whole number.
     pub fn number(&mut self, name: &str) -> Result<Option<u64>, Failure> {
         let Some(text) = self.values(name)?.pop() else { return Ok(None) };
         match text.parse() {
@@ -52,12 +52,12 @@ impl Args {
         }
     }
 
-    /// All that is left, to be passed on.
+    /// All remaining arguments, to be passed on.
     pub fn into_rest(self) -> Vec<String> {
         self.rest.into()
     }
 
-    /// Refuses what is left.
+    /// Fails if any argument remains.
     pub fn finish(self) -> Result<(), Failure> {
         match self.rest.front() {
             None => Ok(()),

@@ -1,8 +1,9 @@
-//! `cargo xtask conformance`: client libraries of Redis against `hither serve`; see `conformance/README.md`.
+//! `cargo xtask conformance`: runs client libraries of Redis against `hither serve`; see `conformance/README.md`.
 //!
-//! Each library is installed by its own package manager into the build directory, and its program runs against a fresh server. A program
-//! that is missing, or an installation that fails (no network, most likely), is a skip with the reason; a program that does not compile, or a check
-//! that fails, is a failure, and so is the skip of a client that was asked for by name.
+//! Each library is installed by its own package manager into the build directory, and its program runs against a fresh
+//! server. If a needed program is missing, or an installation fails (probably without network), the client is skipped
+//! with the reason. A program that does not compile, or a check that fails, is a failure. So is the skip of a client
+//! that was requested by name.
 
 use crate::args::Args;
 use crate::exec::{Step, Tally, exists};
@@ -20,21 +21,21 @@ use std::time::Duration;
 struct Client {
     /// Its folder in `conformance/`.
     name: &'static str,
-    /// Programs that must be there.
+    /// Programs that must be installed.
     needs: &'static [&'static str],
-    /// Installs it into a folder that holds a copy of its own.
+    /// Installs the library into a folder that holds a copy of the client's own.
     install: fn(&Path) -> Vec<Step>,
-    /// Compiles its program, where running does not do that.
+    /// Compiles its program, if running does not do that.
     build: fn(&Path) -> Vec<Step>,
-    /// Runs the checks against a port.
+    /// Runs the checks against a server's port.
     run: fn(&Path, &str) -> Step,
-    /// Whether it is part of each push.
+    /// Whether the client is checked for each push.
     short: bool,
 }
 
 const INSTALL_LIMIT_S: u64 = 300;
 const RUN_LIMIT_S: u64 = 120;
-/// How long a server may take until it answers.
+/// How long a server may take until it reports that it is ready.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
 const CLIENTS: &[Client] = &[
@@ -109,17 +110,17 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The share of each push.
+/// Checks the clients that each push needs.
 pub fn short() -> Result<Done, Failure> {
     check(|client| client.short)
 }
 
-/// All clients.
+/// Checks all clients.
 pub fn all() -> Result<Done, Failure> {
     check(|_| true)
 }
 
-/// What was asked for by name must not be left out without a failure.
+/// Makes the skip of a client that was requested by name a failure.
 fn whole(done: Done) -> Result<Done, Failure> {
     match done {
         Done::Passed(tally) => Ok(Done::Passed(tally)),
@@ -156,7 +157,7 @@ fn list<S: AsRef<str>>(names: &[S]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ") }
 }
 
-/// Makes the client's program ready in a folder, and runs it.
+/// Prepares the client's program in a folder, and runs it.
 fn of(client: &Client, dir: &Path) -> Result<Done, Failure> {
     if let Some(missing) = client.needs.iter().find(|program| !exists(program)) {
         return Ok(Done::Skipped(format!("{missing} is not installed")));
@@ -173,7 +174,8 @@ fn all_of(steps: Vec<Step>) -> Result<(), Failure> {
     steps.into_iter().try_for_each(|step| step.run().map(drop))
 }
 
-/// Copies the files of a folder, so that nothing is installed into the source tree. Libraries of another version that are there would be found first.
+/// Copies the files of a folder, so that nothing is installed into the source tree. Libraries of other versions left
+/// there are removed, because they would be found first.
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     let libraries = to.join("lib");
     if libraries.exists() {
@@ -191,11 +193,11 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 
 fn against_fresh_server(client: &Client, dir: &Path) -> Result<Tally, Failure> {
     let server = Server::start(&dir.join("data"))?;
-    // Whenever the server closes a connection it says why.
+    // The server logs why it closes a connection, so its log goes into the failure.
     (client.run)(dir, &server.port).run().and_then(counted).map_err(|why| format!("{why}; the server's log:\n{}", server.log()))
 }
 
-/// A program that ended well without a check did not do its work.
+/// Fails unless the program has reported at least one check.
 fn counted(tally: Tally) -> Result<Tally, Failure> {
     match tally.counts.get("conformance_checks") {
         Some(1..) => Ok(tally),
@@ -222,30 +224,30 @@ impl Server {
         let mut server = Server { child, port: String::new(), log: Arc::default() };
         let Some(stderr) = server.child.stderr.take() else { return Err("the server has no standard error".to_owned()) };
         let (log, (sender, ready)) = (server.log.clone(), channel());
-        // It must not wait for being read.
+        // A thread reads its output, so that the server never blocks on a full pipe.
         std::thread::spawn(move || listen(BufReader::new(stderr), &log, &sender));
         server.port = port(&ready, READY_LIMIT).map_err(|why| format!("{why}; its log:\n{}", server.log()))?;
         Ok(server)
     }
 
-    /// What it has said.
+    /// The server's log so far.
     fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Keeps what a server says, and passes on its port.
+/// Keeps a server's log, and passes its port on.
 fn listen(stderr: impl BufRead, log: &Mutex<String>, port: &Sender<String>) {
     for line in stderr.lines().map_while(Result::ok) {
         if let Some((_, address)) = line.split_once("event=ready address=") {
-            // Whoever waited has given up at worst.
+            // If this fails, the waiting thread has given up.
             let _ = port.send(address.trim().rsplit(':').next().unwrap_or_default().to_owned());
         }
         *log.lock().unwrap_or_else(PoisonError::into_inner) += &(line + "\n");
     }
 }
 
-/// The port of a server that says it within `limit`.
+/// The port of a server that reports it within `limit`.
 fn port(ready: &Receiver<String>, limit: Duration) -> Result<String, Failure> {
     ready.recv_timeout(limit).map_err(|error| match error {
         RecvTimeoutError::Timeout => format!("the server was not ready after {} s", limit.as_secs()),
@@ -255,7 +257,7 @@ fn port(ready: &Receiver<String>, limit: Duration) -> Result<String, Failure> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It fails only if the server has ended already.
+        // This fails only if the server has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -275,7 +277,7 @@ mod tests {
         assert!(!says(&[0]) && !says(&[]));
     }
 
-    /// Regression: a server that said nothing was waited for without end.
+    /// Regression: a server that reported nothing was waited for without end.
     #[test]
     fn a_server_is_waited_for_until_it_says_its_port_ends_or_takes_too_long() {
         let (sender, ready) = channel();
@@ -288,7 +290,7 @@ mod tests {
         assert!(port(&ready, READY_LIMIT).unwrap_err().contains("ended"));
     }
 
-    /// What becomes of a client that is made ready like this; `check` looks at its folder.
+    /// The result for a client with these steps; `check` inspects its folder afterwards.
     fn done_of(install: fn(&Path) -> Vec<Step>, build: fn(&Path) -> Vec<Step>, check: fn(&Path)) -> Result<Done, Failure> {
         let dir = target_dir().join(format!("conformance-{}", std::process::id()));
         std::fs::create_dir_all(dir.join("lib")).unwrap();
@@ -300,7 +302,8 @@ mod tests {
         done
     }
 
-    /// Regression: a program that did not compile could not be installed, and was left out; old libraries stayed.
+    /// Regression: a program that did not compile was skipped as if it could not be installed; and old libraries
+    /// stayed.
     #[test]
     fn what_cannot_be_fetched_is_left_out_and_what_does_not_compile_fails() {
         let fails = |_: &Path| vec![Step::new("false")];
@@ -309,7 +312,7 @@ mod tests {
         assert!(matches!(done_of(nothing, fails, has_no_library), Err(why) if why.contains("exit status 1")));
     }
 
-    /// Regression: a client that was asked for by name and left out was a success.
+    /// Regression: a client that was requested by name and skipped was a success.
     #[test]
     fn a_client_that_is_asked_for_is_not_left_out() {
         assert!(whole(Done::Skipped("go is not installed".to_owned())).is_err());

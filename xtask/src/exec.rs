@@ -1,4 +1,4 @@
-//! Running programs: the command line is shown, the output is passed on as it comes, and test results in it are counted.
+//! Runs programs: shows the command line, passes the output on as it comes, and counts the test results in it.
 
 use crate::Failure;
 use crate::workspace;
@@ -9,21 +9,21 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// What was read in the output of one or more programs.
+/// The counts read in the output of one or more programs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
     /// Tests that passed, by the summary lines of cargo's test harness.
     pub passed: u64,
     /// Tests that failed.
     pub failed: u64,
-    /// Tests that were not run.
+    /// Tests that were ignored.
     pub ignored: u64,
-    /// Sums of the lines `HITHER_COUNT name value`, by name, and what the fuzzer says of its runs.
+    /// Sums of the lines `HITHER_COUNT name value`, by name, and the fuzzer's number of runs.
     pub counts: BTreeMap<String, u64>,
 }
 
 impl Tally {
-    /// Takes one line of output into account.
+    /// Adds the counts in one line of output.
     fn read(&mut self, line: &str) {
         if let Some(summary) = line.strip_prefix("test result: ") {
             self.passed += number_before(summary, " passed");
@@ -33,7 +33,7 @@ impl Tally {
         if let Some(Ok(runs)) = line.strip_prefix("stat::number_of_executed_units:").map(|runs| runs.trim().parse::<u64>()) {
             *self.counts.entry("fuzz_runs".to_owned()).or_default() += runs;
         }
-        // A test may print it behind its own name: `test long_run ... HITHER_COUNT images 7`.
+        // The count may stand behind the name of its test: `test long_run ... HITHER_COUNT images 7`.
         if let Some((_, count)) = line.split_once("HITHER_COUNT ") {
             let mut words = count.split_whitespace();
             if let (Some(name), Some(Ok(value))) = (words.next(), words.next().map(str::parse::<u64>)) {
@@ -42,14 +42,15 @@ impl Tally {
         }
     }
 
-    /// What a whole output says.
+    /// The counts in a whole output.
     pub fn of(output: &str) -> Tally {
         let mut tally = Tally::default();
         output.lines().for_each(|line| tally.read(line.trim_end()));
         tally
     }
 
-    /// The same, if a test passed: a check that has gone missing must not look like one that passed.
+    /// Returns the tally if a test passed, otherwise an error: a check that has gone missing must not look like one
+    /// that passed.
     pub fn some(self, of: &str) -> Result<Tally, Failure> {
         if self.passed == 0 { Err(format!("{of}: no test ran")) } else { Ok(self) }
     }
@@ -71,7 +72,7 @@ fn number_before(text: &str, unit: &str) -> u64 {
     head.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// How a program is shown: records of a run name no paths of the machine.
+/// The name under which a program is shown. Records of a run must not contain paths of the machine.
 fn name_of(program: &OsStr) -> String {
     std::path::Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -91,12 +92,12 @@ impl Step {
         Step { command, shown: name_of(program.as_ref()), merged: false }
     }
 
-    /// Runs the cargo that runs us.
+    /// Runs the cargo that runs this program.
     pub fn cargo() -> Self {
         Self::new(workspace::cargo())
     }
 
-    /// Runs `program`, but kills it and all its children after `limit_s` seconds: for runs that nobody watches.
+    /// Runs `program`, but kills it and all its children after `limit_s` seconds, for unattended runs.
     pub fn limited(program: impl AsRef<OsStr>, limit_s: u64) -> Self {
         let mut step = Self::new("timeout").args(["--kill-after=10", &limit_s.to_string()]);
         step.shown = format!("{} {}", step.shown, name_of(program.as_ref()));
@@ -116,7 +117,7 @@ impl Step {
         args.into_iter().fold(self, Step::arg)
     }
 
-    /// Counts in standard error too: some programs report there.
+    /// Also counts in standard error, where some programs report.
     pub fn merged(mut self) -> Self {
         self.merged = true;
         self
@@ -131,30 +132,30 @@ impl Step {
         self
     }
 
-    /// Like [`Step::env`], but not shown.
+    /// As [`Step::env`], but not shown.
     pub fn env_unseen(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Runs it in another folder.
+    /// Runs the program in another folder.
     pub fn within(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self
     }
 
-    /// What was set in the environment.
+    /// The variables set for the program.
     pub fn environment(&self) -> Vec<(String, String)> {
         let set = self.command.get_envs().filter_map(|(name, value)| Some((name, value?)));
         set.map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())).collect()
     }
 
-    /// Like [`Step::env`], unless the caller of xtask has set the variable.
+    /// As [`Step::env`], unless the variable is set in the environment of xtask.
     pub fn env_default(self, name: &str, value: &str) -> Self {
         if std::env::var_os(name).is_some() { self } else { self.env(name, value) }
     }
 
-    /// Runs it; its failure is ours. Both streams stay visible; standard output is counted.
+    /// Runs the program; fails if it fails. Both streams stay visible; standard output is counted.
     pub fn run(self) -> Result<Tally, Failure> {
         let shown = self.shown.clone();
         let (status, tally) = self.stream()?;
@@ -164,14 +165,14 @@ impl Step {
         Err(failure(&shown, status))
     }
 
-    /// Runs it and returns its exit status (`None`: killed by a signal) with what was read in its output.
+    /// Runs the program; returns its exit status (`None`: killed by a signal) and the counts in its output.
     pub fn stream(self) -> Result<(Option<i32>, Tally), Failure> {
         self.stream_to(&mut std::io::stdout())
     }
 
-    /// The same with its output passed on to `out`.
+    /// As [`Step::stream`], with the output passed on to `out`.
     fn stream_to(mut self, out: &mut impl Write) -> Result<(Option<i32>, Tally), Failure> {
-        // A reader that went away is no reason to stop the tests.
+        // If the reader of the output is gone, the tests still continue.
         let _ = writeln!(out, "$ {}", self.shown);
         let failed = |error: std::io::Error| format!("cannot start {}: {error}", self.shown);
         let (reader, writer) = std::io::pipe().map_err(failed)?;
@@ -179,7 +180,7 @@ impl Step {
             self.command.stderr(writer.try_clone().map_err(failed)?);
         }
         let mut child = self.command.stdout(writer).spawn().map_err(failed)?;
-        // The command holds our ends of the pipe for writing; without them gone, reading would never end.
+        // The command holds the writing ends of the pipe in this process; reading would never end while they are open.
         self.command = Command::new("true");
         let mut tally = Tally::default();
         let mut lines = BufReader::new(reader);
@@ -193,13 +194,13 @@ impl Step {
         Ok((status.code(), tally))
     }
 
-    /// Runs it quietly and returns its exit status with both its outputs in one.
+    /// Runs the program quietly; returns its exit status, and both outputs joined.
     pub fn collect(mut self) -> Result<(Option<i32>, Vec<u8>), Failure> {
         let failed = |error: std::io::Error| format!("{}: {error}", self.shown);
         let (mut reader, writer) = std::io::pipe().map_err(failed)?;
         self.command.stderr(writer.try_clone().map_err(failed)?).stdout(writer).stdin(Stdio::null());
         let mut child = self.command.spawn().map_err(failed)?;
-        // As in `stream`.
+        // As in `stream_to`.
         self.command = Command::new("true");
         let mut output = Vec::new();
         reader.read_to_end(&mut output).map_err(failed)?;
@@ -207,7 +208,7 @@ impl Step {
         Ok((status.code(), output))
     }
 
-    /// Runs it quietly and returns its exit status with its standard output; standard error stays visible.
+    /// Runs the program quietly; returns its exit status and its standard output. Standard error stays visible.
     pub fn capture(mut self) -> Result<(Option<i32>, String), Failure> {
         println!("$ {}", self.shown);
         let output = self.command.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot start {}: {error}", self.shown))?;
@@ -215,19 +216,19 @@ impl Step {
     }
 }
 
-/// What is said of a program that ended like this (`None`: killed by a signal).
+/// The message about a program that ended with this status (`None`: killed by a signal).
 pub fn failure(shown: &str, status: Option<i32>) -> Failure {
     let status = status.map_or_else(|| "a signal".to_owned(), |code| format!("exit status {code}"));
     format!("{shown}: {status}")
 }
 
-/// Whether `program` can be found.
+/// Whether `program` is found in PATH.
 pub fn exists(program: &str) -> bool {
     let Some(path) = std::env::var_os("PATH") else { return false };
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// Calls `round` with 0, 1, … until `seconds` have passed (at least once), adding up the tallies.
+/// Calls `round` with 0, 1, … until `seconds` have passed, at least once; adds up the tallies.
 pub fn repeat_for(seconds: u64, mut round: impl FnMut(u64) -> Result<Tally, Failure>) -> Result<Tally, Failure> {
     let start = Instant::now();
     let mut total = Tally::default();
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(Tally { ignored: 1, ..Tally::default() }.some("x"), Err("x: no test ran".to_owned()));
     }
 
-    /// Regression: the line was passed on to standard output, where the long campaign counted it as one of its own.
+    /// Regression: the line was passed on to standard output, where the long campaign counted it as its own.
     #[test]
     fn passes_on_the_status_and_reads_the_output() {
         let mut out = Vec::new();

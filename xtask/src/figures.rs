@@ -1,13 +1,13 @@
-//! `cargo xtask figures SET`: measures, compares with what was demanded, and passes the verdict through.
+//! `cargo xtask figures SET`: measures, compares with the demands, and passes the verdict through.
 //!
-//! The measuring itself is `hither-bench figures`; this command builds it with release settings and shows nothing of its own on
-//! standard output, so that `--json` stays parsable.
+//! `hither-bench figures` measures. This command builds it with release settings and prints nothing of its own on
+//! standard output, so that the output of `--json` can be parsed.
 
 use crate::args::Args;
 use crate::{Failure, workspace};
 use std::process::{Command, ExitCode};
 
-/// The sets of figures there are.
+/// The sets of figures.
 const SETS: [&str; 4] = ["engine", "nstore", "compaction", "server"];
 
 /// Runs the command.
@@ -30,7 +30,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
-/// The program that is measured; it is looked for beside the one that measures.
+/// Builds the measured program, which the measuring one looks for beside itself.
 fn build_server() -> Result<(), Failure> {
     let status = Command::new(workspace::cargo())
         .current_dir(workspace::root())

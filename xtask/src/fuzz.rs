@@ -5,14 +5,16 @@ use crate::exec::{Step, Tally};
 use crate::workspace::{cargo, root};
 use std::path::Path;
 
-/// Fetches what the targets depend on, which must be what `fuzz/Cargo.lock` names: cargo-fuzz itself would change that without a word.
+/// Fetches the dependencies of the targets, which must be those in `fuzz/Cargo.lock`: cargo-fuzz itself would change that file without
+/// notice.
 pub fn fetch() -> Result<(), Failure> {
     Step::cargo().args(["fetch", "--locked", "--manifest-path"]).arg(root().join("fuzz/Cargo.toml")).run().map(drop)
 }
 
 /// Fuzzes `target` for `seconds`. A crash, a hang or running out of memory fails; the input stays in `fuzz/artifacts/`.
 pub fn run(target: &str, seconds: u64) -> Result<Tally, Failure> {
-    // Without a sanitizer the stable compiler will do; `asan` covers memory errors. Building is not counted.
+    // Without a sanitizer the stable compiler suffices; the stage `asan` covers memory errors. The build does not count
+    // as fuzzing time.
     fuzz(["build", target, "--sanitizer", "none"], 900).run()?;
     let step = fuzz(["run", target, "--sanitizer", "none"], seconds + 300);
     let limits = [
@@ -30,7 +32,7 @@ fn fuzz(args: [&str; 4], limit_s: u64) -> Step {
     Step::limited(cargo(), limit_s).arg("fuzz").args(args).env("RUSTC_BOOTSTRAP", "1")
 }
 
-/// Files in a folder: the inputs that reached something new.
+/// Number of files in a folder; those of a corpus are the inputs that reached something new.
 fn count(folder: &Path) -> u64 {
     std::fs::read_dir(folder).map_or(0, |entries| entries.count() as u64)
 }

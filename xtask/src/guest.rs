@@ -1,15 +1,16 @@
-//! The store on fsdax over two NUMA nodes, in a guest that is killed in mid-write (`tools/numa-pmem-guest`).
+//! Tests the store on fsdax over two NUMA nodes, in a guest that is killed in mid-write (`tools/numa-pmem-guest`).
 //!
-//! 1. The guest loads records into a store with one pool on each node; when the program has reported enough of them durable,
-//!    the guest is killed with SIGKILL, between two instructions. A load that was complete by then is done again, a few times.
-//! 2. A second guest on the same media opens the store and dumps it: every record that was reported durable must be there, and
-//!    nothing that was not in the input. `hither check` must find the store sound, on both nodes.
-//! 3. A third one loads the whole input again; the dump must then be the input.
+//! 1. The guest loads records into a store with one pool on each node. When the program has reported enough of them
+//!    durable, the guest is killed with SIGKILL, between two instructions. A load that was complete by then is
+//!    repeated, a few times.
+//! 2. A second guest on the same media opens the store and dumps it. Every record that was reported durable must be
+//!    there, and nothing that was not in the input. `hither check` must find the store sound, on both nodes.
+//! 3. A third guest loads the whole input again; the dump must then equal the input.
 //!
-//! The long one also has a disk that fails: [`failing_disk`].
+//! The long run also has a disk that fails: [`failing_disk`].
 //!
-//! This shows the kernel's interfaces, `MAP_SYNC`, two pools and a remount. The emulated NVDIMM keeps every store, flushed or not:
-//! lost cache lines are the shadow medium's matter.
+//! This covers the kernel's interfaces, `MAP_SYNC`, two pools and a remount. The emulated NVDIMM keeps every store,
+//! flushed or not; the shadow medium covers lost cache lines.
 
 mod failing_disk;
 
@@ -30,21 +31,21 @@ pub enum Size {
     Long,
 }
 
-/// The line by which the script in the guest asks to be killed.
+/// The line by which the script in the guest requests the kill.
 const KILL_LINE: &str = "kill me now";
 const STORE: &str = "--data node0=/pmem0/store --data node1=/pmem1/store --keyspace guest";
 const MEDIA_MIB: &str = "512";
 
-/// Where one run keeps its files, below the target directory.
+/// The folders and records of one run, below the target directory.
 struct Bench {
     dir: PathBuf,
     records: BTreeSet<String>,
 }
 
-/// Runs it.
+/// Runs the test; returns its counts.
 pub fn run(size: Size) -> Result<Tally, Failure> {
     let (program, records, kills) = if size == Size::Short {
-        // What the tests have built: a release build takes longer than the rest of this.
+        // Uses the debug build of the tests: a release build takes longer than the rest of this stage.
         suites::build_program()?;
         ("debug/hither", 40_000, vec![3])
     } else {
@@ -71,10 +72,11 @@ pub fn run(size: Size) -> Result<Tally, Failure> {
     Ok(tally)
 }
 
-/// How often a load is killed that was complete each time.
+/// How often to repeat if the load was complete when it was killed.
 const ATTEMPTS: u32 = 4;
 
-/// How many records were durable and found when `kill` has met a load of `all` that was not complete: other kills have not shown what they are for.
+/// Repeats `kill` until it hits a load of `all` records that was not complete; other kills show nothing. Returns how many records were
+/// durable, and how many were found.
 fn in_mid_load(all: usize, mut kill: impl FnMut() -> Result<(usize, usize), Failure>) -> Result<(usize, usize), Failure> {
     for _ in 0..ATTEMPTS {
         let (durable, kept) = kill()?;
@@ -87,7 +89,7 @@ fn in_mid_load(all: usize, mut kill: impl FnMut() -> Result<(usize, usize), Fail
 }
 
 impl Bench {
-    /// Lays out the folders: `app` goes into the guest, `share` is seen by both sides, `media` are the NVDIMMs.
+    /// Prepares the folders: `app` is copied into the guest, `share` is seen by both sides, `media` holds the NVDIMMs.
     fn prepare(program: &Path, count: usize) -> Result<Self, Failure> {
         let dir = target_dir().join("guest");
         for name in ["app", "share", "media"] {
@@ -123,7 +125,7 @@ impl Bench {
         step.args(["--", "sh", "/app/job.sh"]).capture()
     }
 
-    /// Loads until `reports` durable reports have come, then the guest dies. Returns the last reported number.
+    /// Loads until `reports` durable reports have come; then the guest is killed. Returns the last reported number.
     fn load_and_kill(&self, reports: u64) -> Result<usize, Failure> {
         let script = format!(
             "/app/hither load {STORE} --json /share/input.kv | {{ n=0; while read -r line; do echo \"$line\"\n\
@@ -155,7 +157,7 @@ impl Bench {
         }
     }
 
-    /// Loads the whole input again; afterwards the store is the input.
+    /// Loads the whole input again; the store must then equal the input.
     fn resume(&self) -> Result<(), Failure> {
         let script = format!(
             "set -e\n/app/hither load {STORE} /share/input.kv\n/app/hither check {STORE}\n/app/hither dump {STORE} >/share/dump.kv\n"
@@ -164,7 +166,7 @@ impl Bench {
         if self.read_dump()? == self.records { Ok(()) } else { Err("after resuming, the dump differs from the input".to_owned()) }
     }
 
-    /// Runs `script` in the guest; its output.
+    /// Runs `script` in the guest, which must succeed; returns its output.
     fn expect_success(&self, script: &str) -> Result<String, Failure> {
         match self.guest(script, None)? {
             (Some(0), output) => Ok(output),
@@ -176,7 +178,7 @@ impl Bench {
         self.read_records("dump.kv")
     }
 
-    /// The lines of a file that the guest has left.
+    /// The lines of a file that the guest wrote.
     fn read_records(&self, name: &str) -> Result<BTreeSet<String>, Failure> {
         let path = self.dir.join("share").join(name);
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -221,7 +223,7 @@ mod tests {
         assert_eq!(last_durable("nothing"), None);
     }
 
-    /// Regression: a guest that was killed when all was loaded counted as one that was killed in mid-load.
+    /// Regression: a guest that was killed after the load was complete counted as killed in mid-load.
     #[test]
     fn a_kill_that_comes_too_late_is_no_kill() {
         let mut found = [9, 9, 5, 9].into_iter();

@@ -1,4 +1,4 @@
-//! What a measurement must say about where and when it was made.
+//! The circumstances that a measurement must record: where and when it was made.
 
 use crate::workspace;
 use serde_json::{Value, json};
@@ -30,13 +30,13 @@ pub fn today() -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// Processor time of all child processes that have ended and were waited for, and of theirs; nothing where the system is not Linux.
+/// Processor time of all child processes that have ended and were waited for, and of their children; zero if the system is not Linux.
 pub fn processor_time_of_children() -> Duration {
     fs::read_to_string("/proc/self/stat").ok().and_then(|stat| children_of(&stat)).unwrap_or_default()
 }
 
-/// The same from a line of `/proc/PID/stat`: its 16th and 17th field, which Linux gives in hundredths of a second to every program. The second is a
-/// name in parentheses that may hold anything.
+/// Reads that time from a line of `/proc/PID/stat`. It is the sum of the 16th and the 17th field, which Linux gives in
+/// hundredths of a second to every program. The second field is a name in parentheses that may contain anything.
 fn children_of(stat: &str) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(')')?;
     let ticks: Vec<u64> = fields.split_whitespace().skip(13).take(2).map_while(|ticks| ticks.parse().ok()).collect();

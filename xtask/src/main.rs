@@ -1,8 +1,11 @@
 //! `cargo xtask`: set-up, checks and long campaigns of the workspace, one file per command.
 //!
-//! One thread does the work, but for those that run test programs side by side and those that read what children say. Writes nothing outside the build
-//! directory, except what `setup` installs, the report of `soak` under `docs/measurements/`, what the fuzzer builds and finds (`fuzz/target`, `fuzz/corpus`,
-//! `fuzz/artifacts`), `crates/bench-peers/target`, and what the guest keeps of its kernel (`numa-pmem-guest` in the user's cache directory).
+//! One thread does the work; only test programs that run side by side, and readers of child processes' output, have
+//! threads of their own.
+//!
+//! Nothing is written outside the build directory, with these exceptions: what `setup` installs; the report of `soak`
+//! under `docs/measurements/`; what the fuzzer builds and finds (`fuzz/target`, `fuzz/corpus`, `fuzz/artifacts`);
+//! `crates/bench-peers/target`; and the guest's kernel (`numa-pmem-guest` in the user's cache directory).
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +28,7 @@ mod workspace;
 use args::Args;
 use std::process::ExitCode;
 
-/// What went wrong, in a sentence for the person who runs the command.
+/// An error, as a sentence for the person who runs the command.
 type Failure = String;
 
 const USAGE: &str = "\

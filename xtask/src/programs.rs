@@ -1,7 +1,8 @@
-//! Test programs, run side by side.
+//! Runs test programs side by side.
 //!
-//! `cargo test` runs one after the other. Most of them wait for a part of their time (for a child, for a disk, for their last test), so with several at a time the
-//! processors have work, and the whole takes half as long. Each one's output is shown when it has ended, or was ended because its time was up: nobody else could tell where it hangs.
+//! `cargo test` runs them one after the other. Most of them wait for a part of their time (for a child, a disk or their
+//! last test). With several at a time the processors stay busy, and the whole takes half as long. The output of each
+//! program is shown when it has ended, or was ended because its time was up; otherwise nobody could see where it hangs.
 
 use crate::Failure;
 use crate::exec::{self, Step, Tally};
@@ -11,10 +12,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Seconds that a program may take, on any machine; the slowest take one or two minutes.
+/// Seconds that a program may take on any machine; the slowest take one or two minutes.
 const LIMIT_S: u64 = 900;
 
-/// What `timeout` says of a program whose time was up.
+/// The exit status of `timeout` for a program whose time was up.
 const TIME_WAS_UP: i32 = 124;
 
 /// A test program and the folder of its package, where cargo would run it.
@@ -30,7 +31,7 @@ impl Program {
         environment.iter().fold(step, |step, (name, value)| step.env_unseen(name, value))
     }
 
-    /// How many tests it says it has.
+    /// The number of tests that it lists.
     fn tests(&self, environment: &[(String, String)]) -> usize {
         let listed = self.step(environment, LIMIT_S).arg("--list").collect();
         listed.map_or(0, |(_, output)| String::from_utf8_lossy(&output).lines().filter(|line| line.ends_with(": test")).count())
@@ -41,7 +42,7 @@ impl Program {
         let (status, output) = self.step(environment, limit_s).collect()?;
         {
             let mut stdout = std::io::stdout().lock();
-            // A reader that went away is no reason to stop the tests.
+            // If the reader of the output is gone, the tests still continue.
             let _ = writeln!(stdout, "\n$ {name}").and_then(|()| stdout.write_all(&output));
         }
         match status {
@@ -52,8 +53,8 @@ impl Program {
     }
 }
 
-/// Has cargo build what `step`, a `cargo test`, would run, and runs as many at a time as there are processors, all of them even if some fail. What `step` sets in the
-/// environment holds for them, too.
+/// Has cargo build the programs that `step`, a `cargo test`, would run. Runs as many at a time as there are processors,
+/// and all of them even if some fail. They get the environment of `step`, too.
 pub fn run(step: Step) -> Result<Tally, Failure> {
     let environment = step.environment();
     let (status, messages) = step.args(["--no-run", "--message-format=json-render-diagnostics"]).capture()?;
@@ -61,7 +62,7 @@ pub fn run(step: Step) -> Result<Tally, Failure> {
         return Err("the tests do not compile".to_owned());
     }
     let mut programs = programs_in(&messages);
-    // What has most to do should not be the last to begin.
+    // The program with the most tests begins first, so that it does not end last.
     programs.sort_by_cached_key(|program| Reverse(program.tests(&environment)));
     let next = AtomicUsize::new(0);
     let work = || {
@@ -83,7 +84,7 @@ pub fn run(step: Step) -> Result<Tally, Failure> {
     if failed.is_empty() { Ok(total) } else { Err(failed.join("\n")) }
 }
 
-/// The test programs among cargo's messages, one in a line of JSON each.
+/// The test programs among cargo's messages, which are one JSON object per line.
 fn programs_in(messages: &str) -> Vec<Program> {
     let program = |line: &str| {
         let message: Value = serde_json::from_str(line).ok()?;

@@ -1,7 +1,8 @@
 //! `cargo xtask setup`: installs what the checks need and the machine lacks. Running it again changes nothing.
 //!
-//! Debian's `apt-get` (by way of `sudo -n` for those who are not root) and `rustup` do the work; where one of them is missing or fails, the message says what to
-//! install by hand. Debian starts the Redis that it installs, and at each boot: that is undone at once, for the tests start their own.
+//! Debian's `apt-get` (through `sudo -n` unless run as root) and `rustup` do the work. If one of them is missing or
+//! fails, the message says what to install by hand. Debian starts the Redis that it installs, also at each boot; this
+//! is undone at once, because the tests start their own servers.
 
 use crate::args::Args;
 use crate::exec::{self, Step};
@@ -9,28 +10,28 @@ use crate::{Failure, workspace};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// A program that must be there, and the Debian package that holds it.
+/// A program that must be installed, and the Debian package that holds it.
 pub struct Tool {
     program: &'static str,
     package: &'static str,
 }
 
-/// A program, its package and its service.
+/// The name of the program, of its package and of its service.
 const REDIS: &str = "redis-server";
 
-/// What building and the tests need.
+/// The tools that building and the tests need.
 pub const FOR_TESTS: &[Tool] = &[
     Tool { program: "cc", package: "gcc" },
     Tool { program: "timeout", package: "coreutils" },
-    // What the server is compared with, and its clients.
+    // The server that hither's is compared with, and its client.
     Tool { program: REDIS, package: REDIS },
     Tool { program: "redis-cli", package: "redis-tools" },
 ];
 
-/// What the fuzzer needs: libFuzzer is compiled from C++.
+/// The tools that the fuzzer needs: libFuzzer is compiled from C++.
 pub const FOR_FUZZING: &[Tool] = &[Tool { program: "g++", package: "g++" }];
 
-/// What `tools/numa-pmem-guest` needs.
+/// The tools that `tools/numa-pmem-guest` needs.
 pub const FOR_GUEST: &[Tool] = &[
     Tool { program: "qemu-system-x86_64", package: "qemu-system-x86" },
     Tool { program: "cpio", package: "cpio" },
@@ -64,10 +65,10 @@ pub fn for_tests() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The version of cargo-fuzz that is installed. Another one that is there will do.
+/// The version of cargo-fuzz that is installed. Any other version that is already installed suffices.
 const CARGO_FUZZ: &str = "cargo-fuzz@0.13.2";
 
-/// Installs cargo-fuzz.
+/// Installs cargo-fuzz unless it is there.
 pub fn cargo_fuzz() -> Result<(), Failure> {
     if works(workspace::cargo(), &["fuzz", "--version"]) {
         return Ok(());
@@ -75,12 +76,12 @@ pub fn cargo_fuzz() -> Result<(), Failure> {
     Step::cargo().args(["install", "--locked", CARGO_FUZZ]).run().map(drop)
 }
 
-/// Installs the sources of the standard library, which the thread sanitizer needs instrumented.
+/// Installs the sources of the standard library; the thread sanitizer needs it instrumented.
 pub fn rust_source() -> Result<(), Failure> {
     rustup(&["component", "add", "rust-src"])
 }
 
-/// Calls rustup.
+/// Runs rustup.
 pub fn rustup(args: &[&str]) -> Result<(), Failure> {
     if !exec::exists("rustup") {
         return Err(format!("rustup is missing; do by hand what `rustup {}` would do", args.join(" ")));
@@ -88,7 +89,7 @@ pub fn rustup(args: &[&str]) -> Result<(), Failure> {
     Step::new("rustup").args(args).run().map(drop)
 }
 
-/// Installs the packages of those tools that are missing.
+/// Installs the packages of the missing tools.
 pub fn install(tools: &[Tool]) -> Result<(), Failure> {
     let found = |program: &str| exec::exists(program) || ["/usr/sbin", "/sbin"].iter().any(|dir| Path::new(dir).join(program).is_file());
     let missing: Vec<&str> = tools.iter().filter(|tool| !found(tool.program)).map(|tool| tool.package).collect();
@@ -102,7 +103,7 @@ pub fn install(tools: &[Tool]) -> Result<(), Failure> {
     println!("installing Debian packages: {}", missing.join(" "));
     install_packages(&missing).map_err(|why| format!("{why}; {by_hand}"))?;
     if missing.contains(&REDIS) && Path::new("/run/systemd/system").exists() {
-        // The tests use ports of their own: one that cannot be stopped disturbs nobody.
+        // The tests use ports of their own, so a service that cannot be stopped does no harm.
         if let Err(why) = privileged().args(["systemctl", "disable", "--now", REDIS]).run() {
             println!("note: the service of {REDIS} could not be stopped: {why}");
         }
@@ -112,7 +113,7 @@ pub fn install(tools: &[Tool]) -> Result<(), Failure> {
 
 fn install_packages(missing: &[&str]) -> Result<(), Failure> {
     let install = || privileged().args(["apt-get", "install", "--yes", "--no-install-recommends"]).args(missing).run();
-    // The package lists of a fresh machine are empty or old: fetch them only if needed.
+    // On a fresh machine the package lists are empty or old; they are fetched only if needed.
     if install().is_err() {
         privileged().args(["apt-get", "update"]).run()?;
         install()?;
@@ -120,7 +121,7 @@ fn install_packages(missing: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `env`, by way of sudo for those who are not root.
+/// The program `env`, through sudo unless this process runs as root.
 fn privileged() -> Step {
     let root = works("sh", &["-c", "test \"$(id -u)\" = 0"]);
     let step = if root { Step::new("env") } else { Step::new("sudo").args(["-n", "env"]) };

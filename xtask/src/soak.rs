@@ -1,9 +1,12 @@
-//! `cargo xtask soak`: the long campaign, run before a piece of work is called finished.
+//! `cargo xtask soak`: the long campaign, to be run before a piece of work is called finished.
 //!
-//! It never stops at a failure: the report is worth most when something failed. The time is shared out among the stages that
-//! can use any amount of it; the others take what they take. The report of a full run goes to `docs/measurements/soak-DATE.json`, or
-//! `soak-DATE-2.json` and so on where that is there; that of a quick or partial one to the build directory.
-//! It names date and commit as they were at the beginning, and has passed only if no stage failed, was skipped or did a part only; what `--only` leaves out is listed.
+//! It never stops at a failure, because the report is worth most when something failed. The time is shared out among
+//! the stages that can use any amount of it; the others take what they need.
+//!
+//! The report of a full run goes to `docs/measurements/soak-DATE.json`, or to `soak-DATE-2.json` and so on if that file
+//! exists. The report of a quick or partial run goes to the build directory. It names date and commit as they were at
+//! the beginning. A run has passed only if no stage failed, was skipped or was done in part. The stages that `--only`
+//! leaves out are listed.
 
 use crate::args::Args;
 use crate::exec::{Step, Tally, repeat_for};
@@ -15,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// What the stages share.
+/// The settings that the stages share.
 pub struct Context {
     metadata: Metadata,
     /// Seconds that the elastic stages share.
@@ -26,17 +29,18 @@ pub struct Context {
     start: Start,
 }
 
-/// What holds for a run is what held at its beginning: it takes an hour and more, and the day and the work tree may change in it.
+/// The circumstances at the beginning of the run, which hold for all of it: a run takes an hour or more, and the day
+/// and the work tree may change meanwhile.
 struct Start {
     date: String,
     commit: Option<String>,
     at: Instant,
 }
 
-/// Between the seeds of two rounds: a round takes one seed after the other, fewer than that.
+/// Distance between the first seeds of two rounds. A round takes fewer consecutive seeds than that.
 const SEEDS_OF_ROUND: u64 = 10_000_019;
 const MINUTES: u64 = 75;
-/// What the stages that are not elastic need: 50 kills, the thread sanitizer, the guest, and building.
+/// Minutes that the inelastic stages need: 50 kills, the thread sanitizer, the guest, and building.
 const FIXED_MINUTES: u64 = 25;
 
 const STAGES: &[Stage<Context>] = &[
@@ -109,8 +113,8 @@ fn seed_of(first: u64, round: u64) -> u64 {
     first.wrapping_add(round.wrapping_mul(SEEDS_OF_ROUND))
 }
 
-/// Runs a kind of test program with one seed after the other for a share of the elastic time; `amount` is the variable that says how
-/// much each round does, and its value in quick and in long runs.
+/// Runs a kind of test program with one seed after the other for `percent` of the elastic time. `amount` is the
+/// variable that sets the amount of work of each round, with its values in quick and in long runs.
 fn seeded(context: &Context, kind: suites::Kind, percent: u64, amount: (&str, &str, &str)) -> Result<Done, Failure> {
     let (name, quick, long) = amount;
     let value = if context.quick { quick } else { long };
@@ -121,7 +125,8 @@ fn seeded(context: &Context, kind: suites::Kind, percent: u64, amount: (&str, &s
     total.map(Done::Passed)
 }
 
-/// It is no member of the workspace, so that nobody else would notice. Checking it needs no library of a peer's.
+/// The peers' program is no member of the workspace, so no other stage checks that it compiles. Checking it needs no
+/// library of a peer.
 fn peers(_: &Context) -> Result<Done, Failure> {
     let manifest = root().join("crates/bench-peers/Cargo.toml");
     Step::cargo().args(["clippy", "--locked", "--manifest-path"]).arg(manifest).args(["--", "-D", "warnings"]).run().map(Done::Passed)
@@ -160,12 +165,13 @@ fn kill(context: &Context) -> Result<Done, Failure> {
     let kills: u64 = if context.quick { 6 } else { 50 };
     let seed = context.seed.to_string();
     let tally = suites::of_kind(&context.metadata, suites::KILL, &[("HITHER_KILLS", &kills.to_string()), ("HITHER_SEED", &seed)])?;
-    // Each run of kills says that it was one.
+    // Each run of kills counts itself.
     let runs = tally.counts.get("kill_runs").copied().unwrap_or(0).max(1);
     counted(tally, "kills", kills * runs).map(Done::Passed)
 }
 
-/// The same, if its programs have counted so many: a program that does nothing must not look like one that found nothing.
+/// Returns the tally if its programs counted at least `least`: a program that does nothing must not look like one that
+/// found nothing.
 fn counted(tally: Tally, name: &str, least: u64) -> Result<Tally, Failure> {
     match tally.counts.get(name).copied().unwrap_or(0) {
         count if count < least => Err(format!("{name}: {count} were counted, and {least} asked for")),
@@ -192,7 +198,7 @@ fn run_guest(context: &Context) -> Result<Done, Failure> {
     guest::run(if context.quick { guest::Size::Short } else { guest::Size::Long }).map(Done::Passed)
 }
 
-/// Whether all stages did the whole of their work, and found nothing.
+/// Whether all stages did the whole of their work and found nothing.
 fn has_passed(records: &[Record]) -> bool {
     records.iter().all(|record| record.status() == "passed")
 }
@@ -229,7 +235,7 @@ fn write_report(context: &Context, records: &[Record], partial: bool) -> Result<
     Ok(())
 }
 
-/// Where the next report of a day goes, behind those that are there.
+/// The path of the next report of a day, behind those that exist.
 fn unused(folder: &Path, day: &str) -> PathBuf {
     let numbered = (2u32..).map(|number| format!("soak-{day}-{number}.json"));
     let names = std::iter::once(format!("soak-{day}.json")).chain(numbered);
@@ -257,7 +263,8 @@ fn tenths(time: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    /// Regression: with one seed more in each round, a round did again what the one before it had done, but for one seed: tests go on to the next seeds themselves.
+    /// Regression: the first seeds of two rounds differed by one. Tests go on to the next seeds themselves, so a round
+    /// repeated all but one seed of the round before.
     #[test]
     fn rounds_share_no_seeds() {
         let firsts: Vec<u64> = (0..200).map(|round| seed_of(1_795_000_000, round)).collect();
@@ -272,7 +279,7 @@ mod tests {
         Context { metadata, elastic_s: 1, minutes: 75, quick: false, seed: 7, start }
     }
 
-    /// Regression: date and commit were those of the end, and a run whose stages were skipped had passed.
+    /// Regression: date and commit were those of the end, and a run passed although stages were skipped.
     #[test]
     fn a_report_is_of_the_beginning_and_tells_what_was_not_done() {
         let record = |name, outcome| Record { name, budget_s: 9, elapsed: Duration::ZERO, processor: Duration::ZERO, outcome };
@@ -284,14 +291,14 @@ mod tests {
         assert_eq!(good["left_out"].as_array().unwrap().len(), STAGES.len() - 1);
         let skipped = report(&[passed(), record("guest", Ok(Done::Skipped("no emulator".to_owned())))]);
         assert_eq!((&skipped["skipped"], &skipped["passed"]), (&json!(["guest"]), &json!(false)));
-        // Regression: a stage that had left something out had passed like any other.
+        // Regression: a stage that had left something out passed like any other.
         let partly = report(&[passed(), record("clients", Ok(Done::Partly(Tally::default(), "without jedis".to_owned())))]);
         assert_eq!((&partly["partly"], &partly["skipped"], &partly["passed"]), (&json!(["clients"]), &json!([]), &json!(false)));
         let failed = report(&[passed(), record("kill", Err("broken".to_owned()))]);
         assert_eq!((&failed["failed"], &failed["passed"]), (&json!(["kill"]), &json!(false)));
     }
 
-    /// Regression: how many kills there were stood nowhere.
+    /// Regression: the number of kills was not recorded.
     #[test]
     fn fewer_than_were_asked_for_are_a_failure() {
         let tally = || Tally::of("HITHER_COUNT kills 50\nHITHER_COUNT kills 49");
@@ -304,7 +311,7 @@ mod tests {
     #[test]
     fn a_report_replaces_none() {
         let folder = target_dir().join(format!("reports-{}", std::process::id()));
-        // What a failed run of a process with this number has left.
+        // Removes what a failed run of a process with this number left.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         for expected in ["soak-2026-01-02.json", "soak-2026-01-02-2.json", "soak-2026-01-02-3.json"] {

@@ -1,4 +1,4 @@
-//! Stages: named parts of a run, each with a time budget, and the table at the end.
+//! Stages: named parts of a run, each with a time budget; and the table at the end.
 
 use crate::exec::Tally;
 use crate::{Failure, machine};
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 pub enum Done {
     /// It did its work.
     Passed(Tally),
-    /// It did its work but for something that it could not do here.
+    /// It did its work, except for something that is impossible on this machine.
     Partly(Tally, String),
-    /// It could not do its work here, for this reason, which is not a fault of the code.
+    /// It could not do its work on this machine, for this reason, which is not a fault of the code.
     Skipped(String),
 }
 
-/// How the counts of tests begin that could not do their work here; the rest says what for.
+/// Prefix of the counts of tests that could not do their work on this machine; the rest of the name is the reason.
 const SKIPPED: &str = "skipped_";
 
-/// Which tests were skipped, if any.
+/// The skipped tests and their reasons, if there are any.
 fn lacking(tally: &Tally) -> Option<String> {
     let skipped = tally.counts.iter().filter_map(|(name, count)| Some((name.strip_prefix(SKIPPED)?, count)));
     let told: Vec<String> = skipped.map(|(why, count)| format!("{count} skipped {}", why.replace('_', " "))).collect();
@@ -25,7 +25,7 @@ fn lacking(tally: &Tally) -> Option<String> {
 }
 
 impl Done {
-    /// The same, but only in part if tests could not do their work here.
+    /// Returns the same result, but in part if tests could not do their work on this machine.
     fn in_part_if_skipped(self) -> Done {
         match self {
             Done::Passed(tally) => match lacking(&tally) {
@@ -41,27 +41,27 @@ impl Done {
     }
 }
 
-/// One named part of a run. `C` is what the stages of a command share.
+/// One named part of a run. `C` holds what the stages of a command share.
 pub struct Stage<C> {
     /// The name for `--only`.
     pub name: &'static str,
     /// One line for `--list`.
     pub about: &'static str,
-    /// Seconds after which the table carries a warning, on two cores from a cold clone.
+    /// Seconds after which the table shows a warning; measured on two cores from a cold clone.
     pub budget_s: u64,
     /// The work.
     pub run: fn(&C) -> Result<Done, Failure>,
 }
 
-/// What became of a stage.
+/// The result of a stage.
 pub struct Record {
     /// The stage's name.
     pub name: &'static str,
-    /// Its budget.
+    /// Its budget in seconds.
     pub budget_s: u64,
     /// How long it ran.
     pub elapsed: Duration,
-    /// What its programs took of all processors together; nothing where the system does not tell.
+    /// Processor time of its programs on all processors together; zero if the system does not report it.
     pub processor: Duration,
     /// How it ended.
     pub outcome: Result<Done, Failure>,
@@ -78,7 +78,7 @@ impl Record {
         }
     }
 
-    /// What the stage counted.
+    /// The counts of the stage.
     pub fn tally(&self) -> Tally {
         match &self.outcome {
             Ok(Done::Passed(tally) | Done::Partly(tally, _)) => tally.clone(),
@@ -86,7 +86,7 @@ impl Record {
         }
     }
 
-    /// Why it was skipped or failed, or what of it was, or that it was slow.
+    /// Why the stage was skipped or failed, what it left out, or that it was slow.
     pub fn note(&self) -> String {
         let slow = self.elapsed.as_secs() > self.budget_s;
         match &self.outcome {
@@ -99,15 +99,15 @@ impl Record {
     }
 }
 
-/// Which stages to run and when to stop.
+/// The stages to run, and when to stop.
 pub struct Selection {
     /// Only these; all if empty.
     pub only: Vec<String>,
-    /// Go on after a failure.
+    /// Whether to continue after a failure.
     pub keep_going: bool,
 }
 
-/// Shows the stages.
+/// Prints the stages.
 pub fn list<C>(stages: &[Stage<C>]) {
     for stage in stages {
         println!("{:<10} {:>5} s  {}", stage.name, stage.budget_s, stage.about);
@@ -145,14 +145,14 @@ fn colon(note: &str) -> String {
     if note.is_empty() { String::new() } else { format!(": {note}") }
 }
 
-/// Prints the table and the line that counts the tests; whether all went well.
+/// Prints the table and the line that counts the tests; returns whether all went well.
 pub fn summarise(records: &[Record], planned: usize) -> bool {
     println!("\n{:<10} {:<8} {:>8} {:>10} {:>8} {:>7}  note", "stage", "result", "seconds", "processor", "budget", "tests");
     let mut total = Tally::default();
     let (mut elapsed, mut processor) = (Duration::ZERO, Duration::ZERO);
     for record in records {
         let tally = record.tally();
-        // The whole of it was printed when the stage ended.
+        // The whole note was printed when the stage ended.
         let note: String = record.note().lines().next().unwrap_or_default().chars().take(90).collect();
         let (seconds, busy) = (record.elapsed.as_secs_f64(), record.processor);
         let (name, status, budget_s) = (record.name, record.status(), record.budget_s);
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(record(8).note(), "over its budget; without: a");
     }
 
-    /// Regression: tests that found too little memory, or could not mount, had passed like any other.
+    /// Regression: tests that found too little memory, or could not mount, passed like any other.
     #[test]
     fn tests_that_were_skipped_are_noted() {
         let tally = |output: &str| Tally::of(output);

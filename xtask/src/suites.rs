@@ -1,17 +1,18 @@
-//! Which test programs belong to which stage.
+//! Assigns test programs to stages.
 //!
-//! Test programs are found by name (`crates/*/tests/NAME.rs` or `crates/*/tests/NAME/main.rs`), so that a new one joins the run by being there. All
-//! are built with the same package selection: another selection may unite features otherwise and build everything twice.
+//! Test programs are found by name (`crates/*/tests/NAME.rs` or `crates/*/tests/NAME/main.rs`), so a new one takes part
+//! as soon as it exists. All are built with the same package selection: another selection may unite features
+//! differently and build everything twice.
 
 use crate::Failure;
 use crate::exec::{Step, Tally};
 use crate::programs;
 use crate::workspace::Metadata;
 
-/// Beginnings of the names of test programs that have a stage of their own.
+/// Prefixes of the names of test programs that belong together.
 pub type Kind = &'static [&'static str];
 
-/// `docs/format.md` against the code.
+/// Compares `docs/format.md` with the code.
 pub const FORMAT: Kind = &["format"];
 /// The crash explorer, its oracle and the planted bugs.
 pub const EXPLORER: Kind = &["explor", "crash", "planted"];
@@ -30,19 +31,19 @@ fn belongs(name: &str, kind: Kind) -> bool {
     kind.iter().any(|start| name.starts_with(start))
 }
 
-/// Unit tests of all crates but these.
+/// Runs the unit tests of all crates except these.
 pub fn unit(without: &[&str]) -> Result<Tally, Failure> {
     let step = Step::cargo().args(["test", "--workspace", "--lib", "--bins"]);
     programs::run(without.iter().fold(step, |step, package| step.args(["--exclude", package])))?.some("unit tests")
 }
 
-/// The examples in the documentation of all crates.
+/// Runs the examples in the documentation of all crates.
 pub fn doctests() -> Result<Tally, Failure> {
     Step::cargo().args(["test", "--workspace", "--doc"]).run()?.some("examples")
 }
 
-/// Builds `hither`, into the folder `debug` of the build directory: by way of a test program that runs it, because `cargo build` leaves out what only tests
-/// depend on, unites features otherwise for it, and builds every layer a second time.
+/// Builds `hither` into the folder `debug` of the build directory, by building a test program that runs it. `cargo
+/// build` would leave out what only tests depend on, unite features differently and so build every layer a second time.
 pub fn build_program() -> Result<(), Failure> {
     Step::cargo().args(["test", "--workspace", "--test", "program", "--no-run"]).run().map(drop)
 }
@@ -53,24 +54,24 @@ pub fn ordinary(metadata: &Metadata) -> Vec<String> {
     metadata.integration_tests().into_iter().filter(|name| !special(name)).collect()
 }
 
-/// Those of these names, with the environment that they shall have.
+/// The command for the test programs with these names, with this environment.
 fn named(names: &[String], env: &[(&str, &str)]) -> Step {
     let step = names.iter().fold(Step::cargo().args(["test", "--workspace"]), |step, name| step.args(["--test", name]));
     env.iter().fold(step, |step, (name, value)| step.env(name, value))
 }
 
-/// Runs the test programs of these names, several at a time.
+/// Runs the test programs with these names, several at a time.
 pub fn side_by_side(names: &[String]) -> Result<Tally, Failure> {
     programs::run(named(names, &[]))?.some(&names.join(", "))
 }
 
-/// Runs some tests of one test program, which must be there.
+/// Runs some tests of one test program, which must exist.
 pub fn chosen(program: &str, tests: &[&str], env: &[(&str, &str)]) -> Result<Tally, Failure> {
     let tally = named(&[program.to_owned()], env).args(["--", "--nocapture"]).args(tests).run()?;
     tally.some(&format!("{program} {}", tests.join(" ")))
 }
 
-/// Runs the test programs of one kind, showing what they print. That there is none is a failure.
+/// Runs the test programs of one kind and shows what they print. It is a failure if there is none.
 pub fn of_kind(metadata: &Metadata, kind: Kind, env: &[(&str, &str)]) -> Result<Tally, Failure> {
     let names: Vec<String> = metadata.integration_tests().into_iter().filter(|name| belongs(name, kind)).collect();
     if names.is_empty() {

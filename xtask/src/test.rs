@@ -1,8 +1,12 @@
-//! `cargo xtask test`: everything that a push needs, in 15 minutes on two cores from a cold clone, if each stage keeps its budget.
+//! `cargo xtask test`: everything that a push needs, in 15 minutes on two cores from a cold clone if each stage keeps
+//! its budget.
 //!
-//! Compilers, Redis and the parts of Rust that are missing are installed. A stage is skipped, or done in part, where a tool is missing that is not: rustup, the
-//! emulator (`--guest` installs it), what the client libraries need, and whatever the package manager of a library cannot fetch. The table says so, and the run passes. The budgets, but for the guest, add up to the
-//! 15 minutes; a stage over its budget is reported, not failed, because other people's machines differ.
+//! Missing compilers, Redis and parts of Rust are installed. A stage is skipped, or done in part, if something else is
+//! missing: rustup, the emulator (`--guest` installs it), the tools of the client libraries, or a library that its
+//! package manager cannot fetch. The table shows that, and the run passes.
+//!
+//! The budgets without the guest add up to the 15 minutes. A stage over its budget is reported but does not fail,
+//! because machines differ.
 
 use crate::args::Args;
 use crate::exec::{Step, Tally};
@@ -11,13 +15,13 @@ use crate::workspace::{Metadata, root, target_dir};
 use crate::{Failure, conformance, exec, guest, setup, suites, variants};
 use std::process::ExitCode;
 
-/// What the stages share.
+/// The settings that the stages share.
 pub struct Context {
     metadata: Metadata,
     guest: bool,
 }
 
-/// Kills of the real program at each push; `soak` does 50.
+/// Number of kills of the real program at each push; `soak` does 50.
 const KILLS: &str = "4";
 
 const STAGES: &[Stage<Context>] = &[
@@ -76,7 +80,8 @@ fn docs(_: &Context) -> Result<Done, Failure> {
     Step::cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run().map(Done::Passed)
 }
 
-/// What is unsafe is tested once, with the sanitizer: building it twice would take two minutes more. The long campaign does both.
+/// The crates with unsafe code are tested once, with the sanitizer: building them twice would take two minutes more.
+/// The long campaign does both.
 fn unit(_: &Context) -> Result<Done, Failure> {
     suites::unit(variants::address_sanitized()).map(Done::Passed)
 }
@@ -101,7 +106,7 @@ fn kill(context: &Context) -> Result<Done, Failure> {
     suites::of_kind(&context.metadata, suites::KILL, &[("HITHER_KILLS", KILLS)]).map(Done::Passed)
 }
 
-/// With the program that the tests run: a release build takes minutes, and the long campaign makes it.
+/// Uses the debug build of the tests: a release build takes minutes, and the long campaign makes it.
 fn demo(_: &Context) -> Result<Done, Failure> {
     suites::build_program()?;
     Step::new(root().join("scripts/demo.sh")).env("HITHER_BIN", target_dir().join("debug/hither")).run().map(Done::Passed)

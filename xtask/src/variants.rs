@@ -1,6 +1,7 @@
 //! Builds of the same code with other flags: model checkers, sanitizers, another architecture.
 //!
-//! Each variant has a target directory of its own inside the ordinary one, or every switch would rebuild everything.
+//! Each variant has a target directory of its own inside the ordinary one; otherwise every switch would rebuild
+//! everything.
 
 use crate::Failure;
 use crate::exec::Step;
@@ -13,13 +14,13 @@ use std::path::Path;
 const UNSAFE_CRATES: [&str; 4] = ["hither-sync", "hither-pmem", "hither-log", "hither-index"];
 /// The crates whose tests run threads against each other.
 const THREADED_CRATES: [&str; 3] = ["hither-sync", "hither-log", "hither-index"];
-/// Whether the sanitizers are set up for this machine.
+/// Whether the sanitizers are set up for this kind of machine.
 const SANITIZERS: bool = cfg!(all(target_arch = "x86_64", target_os = "linux"));
 const HOST: &str = "x86_64-unknown-linux-gnu";
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
-/// Tests under loom, in the crates that declare it. Unless `LOOM_MAX_PREEMPTIONS` says otherwise, a schedule takes the processor
-/// from a thread at most `preemptions` times: the bound keeps the number of schedules finite in practice.
+/// Runs tests under loom, in the crates that declare it. Unless `LOOM_MAX_PREEMPTIONS` is set, a schedule takes the
+/// processor from a thread at most `preemptions` times. This bound keeps the number of schedules finite in practice.
 pub fn loom(metadata: &Metadata, preemptions: u32) -> Result<Done, Failure> {
     let packages = metadata.packages_with("cfg(loom)");
     if packages.is_empty() {
@@ -29,8 +30,9 @@ pub fn loom(metadata: &Metadata, preemptions: u32) -> Result<Done, Failure> {
     step.env_default("LOOM_MAX_PREEMPTIONS", &preemptions.to_string()).run()?.some("loom").map(Done::Passed)
 }
 
-/// The unit tests of these packages and those of their test programs that are named after the checker: the others do not know
-/// how to run inside it. What they depend on is not optimised: that takes longer than all schedules up to three preemptions.
+/// The command for the unit tests of these packages and for those of their test programs whose names begin with the
+/// checker's name; the other programs cannot run inside it. Their dependencies are not optimised, because that takes
+/// longer than all schedules up to three preemptions.
 fn schedule_step(checker: &str, metadata: &Metadata, packages: &[String]) -> Step {
     let step = Step::cargo().args(["--config", r#"profile.dev.package."*".opt-level=0"#, "test", "--lib"]);
     let step = packages.iter().fold(step, |step, package| step.args(["--package", package]));
@@ -44,29 +46,31 @@ pub fn address_sanitized() -> &'static [&'static str] {
     if SANITIZERS { &UNSAFE_CRATES } else { &[] }
 }
 
-/// Tests of the unsafe crates with the address sanitizer, which must leave bus errors to the tests that provoke them.
+/// Tests the crates with unsafe code under the address sanitizer, which must leave bus errors to the tests that provoke
+/// them.
 pub fn address_sanitizer() -> Result<Done, Failure> {
     let leaks = format!("print_suppressions=0:{}", suppressions("lsan"));
     sanitized("address", &UNSAFE_CRATES, |step| step.env("LSAN_OPTIONS", leaks).env("ASAN_OPTIONS", "handle_sigbus=0"))
 }
 
-/// Tests of the crates with threads, with the thread sanitizer and an instrumented standard library.
+/// Tests the crates with threads under the thread sanitizer, with an instrumented standard library.
 pub fn thread_sanitizer() -> Result<Done, Failure> {
     setup::rust_source()?;
     sanitized("thread", &THREADED_CRATES, |step| step.arg("-Zbuild-std").env("TSAN_OPTIONS", suppressions("tsan")))
 }
 
-/// The option that names the file of what a sanitizer shall not report; the file says why.
+/// The option that names the file of reports to suppress; the file gives the reasons.
 fn suppressions(sanitizer: &str) -> String {
     option_of(&root().join(format!("xtask/{sanitizer}-suppressions.txt")))
 }
 
-/// In quotes: a space or a colon would end the option.
+/// The path is quoted, because a space or a colon would end the option.
 fn option_of(path: &Path) -> String {
     format!("suppressions=\"{}\"", path.display())
 }
 
-/// The flags are unstable; `RUSTC_BOOTSTRAP` lets the stable compiler take them, which is good enough for a check.
+/// Runs tests under a sanitizer. The flags are unstable; `RUSTC_BOOTSTRAP` lets the stable compiler take them, which
+/// suffices for a check.
 fn sanitized(sanitizer: &str, packages: &[&str], adjust: impl FnOnce(Step) -> Step) -> Result<Done, Failure> {
     if !SANITIZERS {
         return Ok(Done::Skipped(format!("the {sanitizer} sanitizer is set up for x86-64 Linux only")));
@@ -77,7 +81,7 @@ fn sanitized(sanitizer: &str, packages: &[&str], adjust: impl FnOnce(Step) -> St
     programs::run(adjust(step.env("RUSTC_BOOTSTRAP", "1")))?.some(sanitizer).map(Done::Passed)
 }
 
-/// Type-checks the library, and with it every layer below, for aarch64.
+/// Type-checks the library, with every layer below it, for aarch64.
 pub fn cross() -> Result<Done, Failure> {
     if !exec::exists("rustup") {
         return Ok(Done::Skipped("without rustup there is no standard library for aarch64".to_owned()));
@@ -96,7 +100,7 @@ fn with_flags(step: Step, variant: &str, flags: &str) -> Step {
 mod tests {
     use super::*;
 
-    /// Regression: in a folder with a space in its name the sanitizers found no file.
+    /// Regression: in a folder with a space in its name the sanitizers did not find the file.
     #[test]
     fn the_file_of_a_sanitizer_is_one_option() {
         assert_eq!(option_of(Path::new("/a b/c:d.txt")), "suppressions=\"/a b/c:d.txt\"");

@@ -1,4 +1,4 @@
-//! Where things are, and what cargo says about the workspace's packages.
+//! The paths of the workspace, and cargo's information about its packages.
 
 use crate::Failure;
 use serde_json::Value;
@@ -11,11 +11,11 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace's root folder")
 }
 
-/// The build directory that cargo uses, by whatever setting; the variants (loom, sanitizers) get folders of their own inside it, because
-/// each of them builds everything with other flags.
+/// The build directory that cargo uses, whichever setting determines it. The variants (loom, sanitizers) get folders of
+/// their own inside it, because each of them builds everything with other flags.
 pub fn target_dir() -> PathBuf {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    // Where cargo does not answer it builds nothing either.
+    // If cargo does not answer, it builds nothing either.
     DIR.get_or_init(|| ask(&mut metadata()).ok().as_ref().and_then(target_of).unwrap_or_else(|| root().join("target"))).clone()
 }
 
@@ -23,7 +23,7 @@ fn target_of(metadata: &Value) -> Option<PathBuf> {
     metadata["target_directory"].as_str().map(PathBuf::from)
 }
 
-/// The command that tells about the workspace.
+/// The command that describes the workspace.
 fn metadata() -> Command {
     let mut command = Command::new(cargo());
     command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root());
@@ -43,25 +43,25 @@ pub fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
 }
 
-/// What `cargo metadata` says about the workspace's own packages.
+/// The output of `cargo metadata` about the workspace's own packages.
 pub struct Metadata {
     packages: Vec<Value>,
 }
 
 impl Metadata {
-    /// Asks cargo.
+    /// Runs `cargo metadata`.
     pub fn load() -> Result<Self, Failure> {
         let mut value = ask(&mut metadata())?;
         let Value::Array(packages) = value["packages"].take() else { return Err("cargo metadata lists no packages".to_owned()) };
         Ok(Metadata { packages })
     }
 
-    /// Names of the integration tests (files under `tests/`) of all packages, sorted, each once.
+    /// Names of the integration tests (programs under `tests/`) of all packages, sorted, each once.
     pub fn integration_tests(&self) -> Vec<String> {
         self.integration_tests_where(|_| true)
     }
 
-    /// The same for these packages only.
+    /// As [`Metadata::integration_tests`], for these packages only.
     pub fn integration_tests_of(&self, packages: &[String]) -> Vec<String> {
         self.integration_tests_where(|package| packages.iter().any(|name| package["name"] == name.as_str()))
     }
@@ -76,7 +76,7 @@ impl Metadata {
         names
     }
 
-    /// Packages that depend on something under this condition only, such as `cfg(loom)`.
+    /// Names of the packages that have a dependency under this condition only, such as `cfg(loom)`.
     pub fn packages_with(&self, condition: &str) -> Vec<String> {
         let depends = |package: &&Value| array(&package["dependencies"]).any(|dependency| dependency["target"] == condition);
         self.packages.iter().filter(depends).filter_map(|package| package["name"].as_str()).map(str::to_owned).collect()
@@ -91,7 +91,7 @@ fn array(value: &Value) -> impl Iterator<Item = &Value> {
 mod tests {
     use super::*;
 
-    /// Regression: only `CARGO_TARGET_DIR` was looked at, and no other setting of cargo's.
+    /// Regression: only `CARGO_TARGET_DIR` was considered, not the other settings of cargo.
     #[test]
     fn the_build_directory_is_where_cargo_has_it() {
         let asked = target_of(&ask(metadata().env_remove("CARGO_TARGET_DIR").env("CARGO_BUILD_TARGET_DIR", "/some/where")).unwrap());

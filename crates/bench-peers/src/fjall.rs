@@ -1,7 +1,8 @@
-//! fjall. Sync: the journal is synced (`SyncData`) before a write returns. Process: the default, written to the page cache.
+//! fjall. Sync: the journal is synced (`SyncData`) before a write returns. Process: the default, which writes the
+//! journal to the page cache.
 //!
-//! Thread safety: handles are shared. A delete reads first, since fjall's says nothing about the key; read-modify-write is
-//! a read and a write under a lock of this program.
+//! Thread safety: handles are shared. A delete reads first, because fjall's delete does not report whether the key
+//! existed. Read-modify-write is a read and a write under a lock of this program.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -27,7 +28,7 @@ fn failed(error: fjall::Error) -> Error {
 }
 
 impl Fjall {
-    /// Makes a store in an empty directory.
+    /// Creates a store in an empty directory.
     pub fn create(spec: &RunSpec, directory: &Path) -> Result<Self> {
         let sync = wants_sync("fjall", spec)?;
         let database = Database::builder(directory.join("fjall")).cache_size(CACHE_BYTES).open().map_err(failed)?;

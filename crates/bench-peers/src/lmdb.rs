@@ -1,7 +1,8 @@
-//! LMDB by the heed crate.
+//! LMDB, through the heed crate.
 //!
-//! Sync: LMDB's default, one `fdatasync` per commit. Process: `MDB_NOSYNC`, a commit is written to the page cache. Reads keep
-//! one read transaction for 1000 operations, which favours LMDB over one per read. One writer at a time, as LMDB has it.
+//! Sync: LMDB's default, one `fdatasync` per commit. Process: `MDB_NOSYNC`, which writes a commit to the page cache.
+//! Reads keep one read transaction for 1000 operations, which favours LMDB over one transaction per read. LMDB allows
+//! one writer at a time.
 //!
 //! Thread safety: the environment is shared; a session drops its read transaction before it writes.
 
@@ -30,7 +31,7 @@ fn failed(error: heed::Error) -> Error {
 }
 
 impl Lmdb {
-    /// Makes a store in an empty directory.
+    /// Creates a store in an empty directory.
     pub fn create(spec: &RunSpec, directory: &Path) -> Result<Self> {
         let sync = wants_sync("lmdb", spec)?;
         let pair = spec.key_bytes as u64 + spec.mean_value_bytes().ceil() as u64 + 64;

@@ -1,8 +1,8 @@
-//! The benchmark's workloads on other stores: LMDB, redb, fjall and RocksDB, each at the durability that is asked for.
+//! The benchmark's workloads on other stores: LMDB, redb, fjall and RocksDB, each at the requested durability.
 //!
-//! The words of the command line are those of `hither-bench run`; the loops, the data and the checks are the same code. A store
-//! that has no level equal to the one asked for refuses, rather than run at another one. The settings that decide what a
-//! figure means stand in every record and are printed with the table.
+//! The command line has the options of `hither-bench run`; the loops, the data and the checks are the same code. A
+//! store without a level equal to the requested one refuses, rather than run at another level. The settings that
+//! determine the meaning of a figure stand in every record and are printed with the table.
 //!
 //! `unsafe` is needed for RocksDB's C interface (`rocksdb`) and for opening LMDB's memory map (`lmdb`).
 
@@ -33,7 +33,7 @@ enum Store {
 #[derive(Debug, Parser)]
 #[command(name = "hither-bench-peers", version)]
 struct Program {
-    /// The store
+    /// The store to measure
     #[arg(long, value_enum)]
     store: Store,
     /// Prints a JSON record per workload
@@ -66,8 +66,8 @@ fn run(program: &Program) -> Result<()> {
     print_records(&records, program.json)
 }
 
-/// True if each write is to survive a power loss. The two levels that peers have are *sync* and *process*; on tmpfs
-/// (medium dax) a peer's sync is the system call without a disk behind it, which its settings say.
+/// True if each write must survive a power loss; the two levels of the peers are *sync* and *process*. On tmpfs (medium
+/// dax) a peer's sync is the system call without a disk behind it, which its settings state.
 fn wants_sync(store: &str, spec: &RunSpec) -> Result<bool> {
     if spec.medium == Medium::Volatile {
         return Err(Error::Config(format!("{store} has no volatile medium")));
@@ -79,7 +79,7 @@ fn wants_sync(store: &str, spec: &RunSpec) -> Result<bool> {
     }
 }
 
-/// A line of settings.
+/// A setting: its name and its value.
 fn setting(name: &str, value: impl Into<String>) -> (String, String) {
     (name.into(), value.into())
 }

@@ -1,6 +1,6 @@
-//! redb. Only *sync* is equal to a level of ours: `Durability::None` of redb does not survive the end of the process.
+//! redb. Only *sync* equals one of hither's levels: redb's `Durability::None` does not survive the end of the process.
 //!
-//! Thread safety: the database is shared; one writer at a time, as redb has it. Reads keep one read transaction for 1000
+//! Thread safety: the database is shared; redb allows one writer at a time. Reads keep one read transaction for 1000
 //! operations; a session drops it before it writes.
 
 use std::path::Path;
@@ -25,7 +25,7 @@ fn failed(error: impl Into<redb::Error>) -> Error {
 }
 
 impl Redb {
-    /// Makes a store in an empty directory.
+    /// Creates a store in an empty directory.
     pub fn create(spec: &RunSpec, directory: &Path) -> Result<Self> {
         if !wants_sync("redb", spec)? {
             return Err(Error::Config("redb has no durability that survives the process but not a power loss".into()));

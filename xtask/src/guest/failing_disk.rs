@@ -1,20 +1,25 @@
-//! A store on a disk that no longer takes writes: ext4 on a loop device whose sparse file lies on a tmpfs without space.
+//! A store on a disk that no longer takes writes: ext4 on a loop device whose sparse file lies on a tmpfs without
+//! space.
 //!
-//! The kernel reports such a failure once, to the sync that meets it, and keeps the pages that were not written as if they had been: who reads them sees what the device
-//! never got, until memory runs short and they are read from the device. So a store that was opened again must not build upon them:
+//! The kernel reports such a failure once, to the sync that meets it. It keeps the pages that were not written as if
+//! they had been written. A reader sees content that the device never got, until memory runs short and the pages are
+//! read from the device. So a store that was opened again must not build upon them:
 //!
-//! 1. A load ends with an error when a sync fails. Everything that it reported durable at level sync must be there from then on.
-//! 2. The store is opened again: first while the disk still fails, then when it takes writes again, until it can be opened and written to.
-//! 3. What it holds then is what it holds after the kernel has dropped all pages, and it is sound.
+//! 1. A load ends with an error when a sync fails. Everything that it reported durable at level sync must be there from
+//!    then on.
+//! 2. The store is opened again: first while the disk still fails, then when it takes writes again, until it can be
+//!    opened and written to.
+//! 3. The content of the store then must not change when the kernel drops all pages, and the store must be sound.
 
 use super::{Bench, last_durable, tail};
 use crate::Failure;
 use crate::exec::Tally;
 
-/// The room on the tmpfs, for file system, store and all, in MiB (less than the input takes, and enough to begin), and the level of the load.
+/// For each disk, the room on the tmpfs for file system, store and all in MiB (less than the input takes, and enough to
+/// begin), and the level of the load.
 const DISKS: [(u32, &str); 3] = [(42, "sync"), (42, "process"), (34, "interval:50")];
 
-/// Runs it at each level.
+/// Runs the test on each disk.
 pub fn run(bench: &Bench, tally: &mut Tally) -> Result<(), Failure> {
     for (room, level) in DISKS {
         let (durable, kept) = fail_once(bench, room, level)?;
@@ -24,7 +29,7 @@ pub fn run(bench: &Bench, tally: &mut Tally) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns how many records were reported durable, and how many are there in the end.
+/// Lets one disk fail. Returns how many records were reported durable, and how many are there in the end.
 fn fail_once(bench: &Bench, room: u32, level: &str) -> Result<(usize, usize), Failure> {
     let output = bench.expect_success(&script(room, level))?;
     let durable = last_durable(&output).ok_or_else(|| format!("no durable report in the output:\n{}", tail(&output)))?;
@@ -46,13 +51,14 @@ fn fail_once(bench: &Bench, room: u32, level: &str) -> Result<(usize, usize), Fa
     }
 }
 
-/// Written after the failure.
+/// Record that is written after the failure.
 const PROBE: &str = "after the failure\tyes";
 
-/// Written while the disk fails, so there or not.
+/// Record that is written while the disk fails; it may be there or not.
 const MAYBE: &str = "while it fails\tno";
 
-/// What the guest does. The store may refuse to open while the disk refuses what is still to be written: each time the kernel drops some of it.
+/// The script of the guest. The store may refuse to open while the disk refuses data that is still to be written; each time the kernel
+/// drops some of that data.
 fn script(room: u32, level: &str) -> String {
     format!(
         "set -e\n\

@@ -1,4 +1,4 @@
-//! The part of RocksDB's C interface (`rocksdb/c.h`) that is used here, as declared by version 7.8.
+//! The used part of RocksDB's C interface (`rocksdb/c.h`), as declared by version 7.8.
 
 use std::ffi::{c_char, c_int, c_uchar};
 

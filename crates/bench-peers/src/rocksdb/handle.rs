@@ -1,7 +1,8 @@
 //! A safe handle on RocksDB: owned options, errors as results, values lent to closures.
 //!
-//! Thread safety: RocksDB's `DB`, and options that nobody changes, may be used by any number of threads; iterators, batches and
-//! pinned values stay inside one call here. Invariant: every pointer in [`Handle`] is valid until it is dropped.
+//! Thread safety: RocksDB's `DB`, and options that are not changed, may be used by any number of threads. Iterators,
+//! batches and pinned values stay inside one call here. Invariant: every pointer in [`Handle`] is valid until the
+//! handle is dropped.
 
 use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
@@ -26,7 +27,7 @@ unsafe impl Sync for Handle {}
 
 type Answer<T> = Result<T, String>;
 
-/// Calls `f` with a place for an error message, and takes the message if there is one.
+/// Calls `f` with a place for an error message; returns the message as an error if there is one.
 fn checked<T>(f: impl FnOnce(*mut *mut c_char) -> T) -> Answer<T> {
     let mut message: *mut c_char = null_mut();
     let result = f(&mut message);
@@ -52,7 +53,7 @@ unsafe fn lent<'a>(at: *const c_char, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the caller vouches for the bytes.
+    // SAFETY: the caller guarantees the bytes.
     unsafe { std::slice::from_raw_parts(at.cast(), len) }
 }
 
@@ -86,7 +87,7 @@ impl Handle {
 
     /// Writes pairs as one batch.
     pub fn put_batch(&self, keys: &[Vec<u8>], values: &[Vec<u8>]) -> Answer<()> {
-        // SAFETY: the batch is made, filled (it copies), written and destroyed here, once.
+        // SAFETY: the batch is created, filled (it copies), written and destroyed here, once.
         unsafe {
             let batch = ffi::rocksdb_writebatch_create();
             for (key, value) in keys.iter().zip(values) {
@@ -98,13 +99,13 @@ impl Handle {
         }
     }
 
-    /// Deletes a key, whether it is there or not.
+    /// Deletes a key, whether it exists or not.
     pub fn delete(&self, key: &[u8]) -> Answer<()> {
         // SAFETY: the handle is valid; the key is read within the call.
         checked(|error| unsafe { ffi::rocksdb_delete(self.db, self.write, chars(key), key.len(), error) })
     }
 
-    /// Lends a value to `f`; `None` if there is none.
+    /// Lends the value of a key to `f`; returns `None` if there is none.
     pub fn get<R>(&self, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Answer<Option<R>> {
         // SAFETY: the handle is valid; the key is read within the call.
         let pinned = checked(|error| unsafe { ffi::rocksdb_get_pinned(self.db, self.read, chars(key), key.len(), error) })?;
@@ -119,10 +120,10 @@ impl Handle {
         Ok(Some(result))
     }
 
-    /// Lends up to `limit` pairs from `from` on.
+    /// Lends up to `limit` pairs from `from` on; returns how many.
     pub fn scan(&self, from: &[u8], limit: usize, mut f: impl FnMut(&[u8], &[u8])) -> Answer<usize> {
-        // SAFETY: the iterator is made, used and destroyed here; key and value are valid until it moves, and `f` cannot keep
-        // them; they are read only while it is valid.
+        // SAFETY: the iterator is created, used and destroyed here. Key and value are valid until it moves; they are
+        // read only while it is valid, and `f` cannot keep them.
         unsafe {
             let iter = ffi::rocksdb_create_iterator(self.db, self.read);
             ffi::rocksdb_iter_seek(iter, chars(from), from.len());

@@ -1,7 +1,7 @@
-//! RocksDB through Debian's library. Sync: the write-ahead log is synced per write. Process: the log is written to the page
-//! cache, not synced. No compression (the values do not compress), default levels.
+//! RocksDB through Debian's library. Sync: the write-ahead log is synced per write. Process: the log is written to the
+//! page cache and not synced. No compression (the values do not compress), default levels.
 //!
-//! Thread safety: the handle is shared; read-modify-write is a read and a write under a lock of this program.
+//! Thread safety: the handle is shared. Read-modify-write is a read and a write under a lock of this program.
 
 mod ffi;
 mod handle;
@@ -29,7 +29,7 @@ fn failed(message: String) -> Error {
 }
 
 impl Rocks {
-    /// Makes a store in an empty directory.
+    /// Creates a store in an empty directory.
     pub fn create(spec: &RunSpec, directory: &Path) -> Result<Self> {
         let sync = wants_sync("rocksdb", spec)?;
         let handle = Handle::open(directory, spec.threads.clamp(1, 16) as i32, CACHE_BYTES, sync).map_err(failed)?;
