@@ -40,8 +40,8 @@ fn oracle(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     items.into_iter().map(bulk).collect::<Option<Vec<_>>>().map(|words| (words, length))
 }
 
-/// Checks that both find the same request at the beginning of `bytes` if both find one, and that the parser accepts, within its limits,
-/// what the oracle accepts.
+/// Checks that both find the same request at the beginning of `bytes` if both find one, and that the parser accepts,
+/// within its limits, what the oracle accepts.
 fn compare(bytes: &[u8], limits: Limits) {
     if bytes.first() != Some(&b'*') {
         // The oracle does not know inline commands.

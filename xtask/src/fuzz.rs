@@ -5,8 +5,8 @@ use crate::exec::{Step, Tally};
 use crate::workspace::{cargo, root};
 use std::path::Path;
 
-/// Fetches the dependencies of the targets, which must be those in `fuzz/Cargo.lock`: cargo-fuzz itself would change that file without
-/// notice.
+/// Fetches the dependencies of the targets, which must be those in `fuzz/Cargo.lock`: cargo-fuzz itself would change
+/// that file without notice.
 pub fn fetch() -> Result<(), Failure> {
     Step::cargo().args(["fetch", "--locked", "--manifest-path"]).arg(root().join("fuzz/Cargo.toml")).run().map(drop)
 }

@@ -75,8 +75,8 @@ pub fn run(size: Size) -> Result<Tally, Failure> {
 /// How often to repeat if the load was complete when it was killed.
 const ATTEMPTS: u32 = 4;
 
-/// Repeats `kill` until it hits a load of `all` records that was not complete; other kills show nothing. Returns how many records were
-/// durable, and how many were found.
+/// Repeats `kill` until it hits a load of `all` records that was not complete; other kills show nothing. Returns how
+/// many records were durable, and how many were found.
 fn in_mid_load(all: usize, mut kill: impl FnMut() -> Result<(usize, usize), Failure>) -> Result<(usize, usize), Failure> {
     for _ in 0..ATTEMPTS {
         let (durable, kept) = kill()?;

@@ -30,7 +30,8 @@ pub fn today() -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// Processor time of all child processes that have ended and were waited for, and of their children; zero if the system is not Linux.
+/// Processor time of all child processes that have ended and were waited for, and of their children; zero if the system
+/// is not Linux.
 pub fn processor_time_of_children() -> Duration {
     fs::read_to_string("/proc/self/stat").ok().and_then(|stat| children_of(&stat)).unwrap_or_default()
 }

@@ -39,8 +39,8 @@ impl Lmdb {
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map as usize).max_readers(spec.threads as u32 * 2 + 16);
         let flags = if sync { EnvFlags::empty() } else { EnvFlags::NO_SYNC };
-        // SAFETY: the directory is new and private to this process, so nothing else changes the mapped file; `NO_SYNC` changes
-        // durability only.
+        // SAFETY: the directory is new and private to this process, so nothing else changes the mapped file; `NO_SYNC`
+        // changes durability only.
         let env = unsafe { options.flags(flags).open(directory) }.map_err(failed)?;
         let mut txn = env.write_txn().map_err(failed)?;
         let pairs = env.create_database(&mut txn, None).map_err(failed)?;

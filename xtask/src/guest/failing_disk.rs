@@ -57,8 +57,8 @@ const PROBE: &str = "after the failure\tyes";
 /// Record that is written while the disk fails; it may be there or not.
 const MAYBE: &str = "while it fails\tno";
 
-/// The script of the guest. The store may refuse to open while the disk refuses data that is still to be written; each time the kernel
-/// drops some of that data.
+/// The script of the guest. The store may refuse to open while the disk refuses data that is still to be written; each
+/// time the kernel drops some of that data.
 fn script(room: u32, level: &str) -> String {
     format!(
         "set -e\n\

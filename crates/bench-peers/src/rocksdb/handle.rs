@@ -61,7 +61,8 @@ impl Handle {
     /// Opens a new database: no compression, an LRU block cache of `cache_bytes`, `sync` for every write or none.
     pub fn open(directory: &Path, threads: i32, cache_bytes: usize, sync: bool) -> Answer<Self> {
         let name = CString::new(directory.as_os_str().as_encoded_bytes()).map_err(|_| "the path holds a zero byte".to_string())?;
-        // SAFETY: constructors without arguments, and setters on what they returned; the table factory copies its options.
+        // SAFETY: constructors without arguments, and setters on what they returned; the table factory copies its
+        // options.
         let mut this = unsafe {
             let (options, table) = (ffi::rocksdb_options_create(), ffi::rocksdb_block_based_options_create());
             let cache = ffi::rocksdb_cache_create_lru(cache_bytes);

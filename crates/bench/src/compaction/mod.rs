@@ -84,14 +84,16 @@ pub struct CompactionArgs {
     /// Live bytes in per cent of the store's size; may be repeated [default: 50, 80 and 90]
     #[arg(long, value_name = "PERCENT")]
     pub utilization: Vec<u32>,
-    /// Overwrites, for example update:uniform, ycsb-a, update:etc; may be repeated [default: update:zipf=0.99, update:uniform and ycsb-a]
+    /// Overwrites, for example update:uniform, ycsb-a, update:etc; may be repeated [default: update:zipf=0.99,
+    /// update:uniform and ycsb-a]
     #[arg(long = "workload", short = 'w')]
     pub workloads: Vec<Workload>,
-    /// Turns the techniques of collection on one after the other, a row each (Pacman, Fig. 8); without --utilization and --workload at 80 %
-    /// under update:zipf=0.99
+    /// Turns the techniques of collection on one after the other, a row each (Pacman, Fig. 8); without --utilization
+    /// and --workload at 80 % under update:zipf=0.99
     #[arg(long, conflicts_with_all = ["collector", "shortcuts"])]
     pub techniques: bool,
-    /// Open loop: operations per second that are due, all writers together; latencies count from when they are due. For updates only
+    /// Open loop: operations per second that are due, all writers together; latencies count from when they are due. For
+    /// updates only
     #[arg(long)]
     pub rate: Option<f64>,
     /// Index; may be repeated [default: hash]

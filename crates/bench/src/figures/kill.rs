@@ -43,8 +43,8 @@ pub struct KillSpec {
     /// Uses the learned index
     #[arg(long, conflicts_with = "hash")]
     pub learned: bool,
-    /// Takes checkpoints of the indexes, and is to be killed when what is left to scan is this share of the most that they leave; without
-    /// this there are none
+    /// Takes checkpoints of the indexes, and is to be killed when what is left to scan is this share of the most that
+    /// they leave; without this there are none
     #[arg(long, value_name = "SHARE")]
     pub behind: Option<f64>,
     /// Without checkpoints: number of overwrites before it is to be killed
@@ -171,8 +171,8 @@ impl<'a> Overwrites<'a> {
         Ok(())
     }
 
-    /// Overwrites until two checkpoints of the background have come, and then until `share` of the most that was left to scan between the
-    /// two is left again.
+    /// Overwrites until two checkpoints of the background have come, and then until `share` of the most that was left
+    /// to scan between the two is left again.
     fn until_behind(&mut self, mut share: f64) -> Result<()> {
         let (mut last, mut seen, mut most, enough) = (self.target.stats().checkpoints.taken, 0, 0, 8 * self.keys + (64 << 20));
         while self.done < enough {

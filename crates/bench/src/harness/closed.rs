@@ -56,8 +56,8 @@ impl Closed {
     }
 }
 
-/// Warm-up operations of each thread. They are whole groups, so that no group spans the end of the warm-up. Kinds that touch each key once
-/// have none.
+/// Warm-up operations of each thread. They are whole groups, so that no group spans the end of the warm-up. Kinds that
+/// touch each key once have none.
 pub(super) fn warmup_of_each(kind: crate::workload::Kind, ops: u64, threads: u64) -> u64 {
     let once = kind.write_share() >= 1.0 && !repeats(kind);
     if once { 0 } else { ops / threads / kind.group() * kind.group() }

@@ -161,8 +161,8 @@ mod tests {
         Open { rate: 10_000.0, ops: 2_000, warmup_ops, at_most }.run(&team).expect("a run")
     }
 
-    /// Regression: of the calls due when the time was up only those that were made counted: two of a thousand here. Each waits 50 ms, so
-    /// after 100 ms a thousand are due.
+    /// Regression: of the calls due when the time was up only those that were made counted: two of a thousand here.
+    /// Each waits 50 ms, so after 100 ms a thousand are due.
     #[test]
     fn calls_that_were_due_and_never_made_have_waited_until_the_end() {
         let outcome = stalling(&Stalling { always: true, ..Stalling::default() }, 0, Duration::from_millis(100));

@@ -34,8 +34,8 @@ struct Run {
     settings: Vec<(String, String)>,
 }
 
-/// Measures everything in `spec`; `make` opens a new store in an empty directory. If the script has no load, the keys
-/// are loaded by `preload`.
+/// Measures everything in `spec`; `make` opens a new store in an empty directory. If the script does not begin with a
+/// load, `preload` loads the keys.
 pub fn run_script<T: Target>(spec: &RunSpec, preload: Kind, make: impl Fn(&Path) -> Result<T>) -> Result<Vec<Record>> {
     spec.validate()?;
     pin::prepare();

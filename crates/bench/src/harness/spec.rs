@@ -89,7 +89,8 @@ pub struct RunSpec {
     /// Number of threads
     #[arg(long, short = 't', default_value_t = 2)]
     pub threads: usize,
-    /// Operations of each workload, all threads together (load and delete: every key once) [default: the number of keys]
+    /// Operations of each workload, all threads together (load and delete: every key once) [default: the number of
+    /// keys]
     #[arg(long)]
     pub ops: Option<u64>,
     /// Operations before the clock starts [default: a tenth of the operations]

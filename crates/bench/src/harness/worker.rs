@@ -110,8 +110,8 @@ impl<'d, S: Session> Worker<'d, S> {
         let mut ops = 0;
         while ops < calls && stream.remaining() > 0 {
             let count = self.prepare(stream, &mut ahead, calls - ops);
-            // A plain loop: an iterator adapter or a kept result would live in memory, and each call would wait until the previous one has
-            // stored it.
+            // A plain loop: an iterator adapter or a kept result would live in memory, and each call would wait until
+            // the previous one has stored it.
             for call in &ahead[..count] {
                 self.step_on(call.op, &call.key, Some(&call.value))?;
             }

@@ -1,9 +1,9 @@
 //! Workloads: YCSB A–F and single operations over several distributions, with data that proves itself.
 //!
 //! A [`Workload`] is written `name[=n][:distribution]`: `load`, `load-batch=1000`, `get:uniform`, `update:zipf=0.99`,
-//! `insert`, `delete`, `rmw:zipf`, `scan=100:uniform`, `multi-get=16:uniform`, `put-batch=16:uniform`, `ycsb-a` … `ycsb-f`.
-//! Everything is deterministic per seed and thread. Streams with a distribution are drawn before the clock starts
-//! ([`stream`]), so that the measured loop only reads eight bytes per operation.
+//! `insert`, `delete`, `rmw:zipf`, `scan=100:uniform`, `multi-get=16:uniform`, `put-batch=16:uniform`, `ycsb-a` …
+//! `ycsb-f`. Everything is deterministic per seed and thread. Streams with a distribution are drawn before the clock
+//! starts ([`stream`]), so that the measured loop only reads eight bytes per operation.
 //!
 //! Thread safety: plain values.
 

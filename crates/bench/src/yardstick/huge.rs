@@ -47,7 +47,8 @@ impl HugeMapping {
     pub fn of_file(file: &File, len: usize) -> Result<Self> {
         let mut this = Self::reserve(len)?;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: the fixed range `start..start+len` lies inside the reservation that `this` owns, so nothing else is replaced.
+        // SAFETY: the fixed range `start..start+len` lies inside the reservation that `this` owns, so nothing else is
+        // replaced.
         unsafe { mmap(this.start.as_ptr().cast(), this.len, prot, flags, file, 0) }
             .map_err(|e| Error::io("mapping a yardstick file", e))?;
         this.advised = this.advise();
@@ -62,7 +63,8 @@ impl HugeMapping {
             .map_err(|e| Error::io("mapping yardstick memory", e))?;
         let reserved = NonNull::new(base.cast::<u8>()).ok_or_else(|| Error::Config("the kernel mapped address 0".into()))?;
         let skip = reserved.as_ptr().align_offset(HUGE);
-        // SAFETY: `skip` is below `HUGE` (a byte pointer can always be aligned), so the result is inside the reservation.
+        // SAFETY: `skip` is below `HUGE` (a byte pointer can always be aligned), so the result is inside the
+        // reservation.
         let start = unsafe { reserved.add(skip) };
         Ok(Self { reserved, reserved_len, start, len, advised: false })
     }

@@ -1,6 +1,8 @@
-//! Rows on the ordered keyspace: gets against the map, durable writes against the append limit, scans against LMDB, memory per key.
+//! Rows on the ordered keyspace: gets against the map, durable writes against the append limit, scans against LMDB,
+//! memory per key.
 //!
-//! As in the table of the engine, each measurement is a process of its own, and the yardsticks run before and after each group.
+//! As in the table of the engine, each measurement is a process of its own, and the yardsticks run before and after
+//! each group.
 
 use super::{Request, THREADS};
 use crate::figures::counting::{Around, Required};
