@@ -1,7 +1,8 @@
 //! Runs a command's transaction until it is committed.
 //!
-//! What a command does is an attempt ([`crate::data::txn`]): if another client was faster it is made again, and must find everything as it was before, the session
-//! included. After some attempts in vain it is made alone ([`crate::turns`]).
+//! What a command does is an attempt ([`crate::data::txn`]). If another client was faster, the command makes a further
+//! attempt, which must find everything as it was before, including the session. After a few failed attempts it runs
+//! alone ([`crate::turns`]).
 
 use crate::acl::User;
 use crate::changes::Change;
@@ -20,14 +21,16 @@ use hither_resp::{Args, Protocol, Writer};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What came of a command, in one word. A larger outcome would be handed up through memory in pieces, and reading those back together waits for the flush of what the command has
-/// just written.
+/// The outcome of a command, in one word. A larger outcome would be passed up through memory in pieces, and reading
+/// those back as a whole would wait for the flush of what the command has just written.
 pub type Ran = Result<(), Box<Failure>>;
 
 impl Session {
-    /// Runs `work` in a transaction until nobody was faster: a few times beside others, then alone ([`crate::turns`]). Replies and the session's database are as
-    /// before at each attempt. With `watches` the transaction is one of several commands; [`Failure::Watched`] says that a watched key has changed. `writes`: whether
-    /// there may be something to commit.
+    /// Runs `work` in a transaction until no other client was faster: a few times beside others, then alone
+    /// ([`crate::turns`]). Each attempt begins with the replies and the session's database as they were before.
+    ///
+    /// With `watches` the transaction is one of several commands; [`Failure::Watched`] reports that a watched key has
+    /// changed. `writes`: whether there may be something to commit.
     pub fn run(
         &mut self,
         shared: &Arc<Shared>,
@@ -38,7 +41,7 @@ impl Session {
         mut work: impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Ran,
     ) -> Ran {
         let (mark, index, protocol) = (out.len(), self.index, self.protocol);
-        // Only AUTH and its like change the user, and run again only within EXEC.
+        // Only AUTH and HELLO change the user, and they run again only within EXEC.
         let before = watches.is_some().then(|| Before::of(self));
         for attempt in 0..ATTEMPTS_BESIDE_OTHERS + ATTEMPTS_ALONE {
             let turn = match () {
@@ -58,11 +61,11 @@ impl Session {
             self.cursors.clear();
             self.looked_up = [0; 2];
             match *failure {
-                // Somebody was faster.
+                // Another client was faster.
                 Failure::Again => {}
-                // The database was flushed under it: once more with the new one.
+                // The database was flushed meanwhile: try again with the new one.
                 Failure::Store(Error::KeyspaceDropped(_)) => self.database = None,
-                // Of a transaction that fails as a whole nothing stays in force.
+                // Nothing of a transaction that fails as a whole stays in force.
                 failure => {
                     if let Some(before) = &before {
                         self.undo(before);
@@ -85,7 +88,8 @@ impl Session {
         Err(Box::new(Failure::Again))
     }
 
-    /// What failed because a change of databases has left nothing of one ([`Databases::lost`]) waits until that is made: if it cannot be, that is the error.
+    /// A command may fail because a failed change has left nothing of a database ([`Databases::lost`]). Then it asks
+    /// for the database to be made and waits; if that fails, its error is the command's answer.
     ///
     /// [`Databases::lost`]: crate::data::Databases::lost
     fn or_ask_for_lost(&self, failure: Box<Failure>) -> Box<Failure> {
@@ -95,7 +99,7 @@ impl Session {
         Box::new(pending.map_or_else(|failure| failure, |pending| Failure::Wait(Box::new(Request::for_change(pending)))))
     }
 
-    /// Runs `work` and commits; [`Failure::Again`] if somebody was faster.
+    /// Makes one attempt: runs `work` and commits. [`Failure::Again`] if another client was faster.
     fn attempt_once(
         &mut self,
         txn: &mut Txn,
@@ -110,18 +114,19 @@ impl Session {
             Ok(false) => Err(Box::new(Failure::Watched)),
             Err(error) => Err(Box::new(error.into())),
         };
-        // An error tells of what was read, too.
+        // An error reports what was read, so it rests on that, too.
         *rests_on = txn.rests_on().max(*rests_on);
         if let Err(failure) = outcome {
-            // What it read must have been so at one moment, though nothing is committed. If the store cannot tell, the error stands.
+            // Although nothing is committed, everything that the command read must have been so at one moment. If the
+            // store cannot check that, the error stands.
             let is_torn = watches.is_none() && failure.is_of_one_command() && !txn.is_as_read(&shared.databases.db).unwrap_or(true);
             return Err(if is_torn { Box::new(Failure::Again) } else { failure });
         }
-        // Who was killed takes nothing that was written since: it would be lost with the reply.
+        // A killed client must not take anything that was written since: it would be lost with the reply.
         if self.client.is_killed() {
             return Err(Box::new(Failure::KILLED));
         }
-        // Most have written already, or read only what they told at once.
+        // Most commands have written already, or their only read was answered at once.
         if txn.is_spare() {
             self.take_effect(shared);
             return Ok(());
@@ -139,7 +144,7 @@ impl Session {
 }
 
 impl Session {
-    /// The attempt is applied: what its commands do outside the store is done.
+    /// The attempt is applied: does what its commands left to be done outside the store.
     #[inline]
     fn take_effect(&mut self, shared: &Arc<Shared>) {
         let [found, not_found] = std::mem::take(&mut self.looked_up);
@@ -148,7 +153,7 @@ impl Session {
         if !self.cursors.is_empty() {
             shared.cursors.insert_all(std::mem::take(&mut self.cursors));
         }
-        // Hardly any command has such.
+        // Hardly any command has any of these.
         if !self.refusals.is_empty() || !self.effects.is_empty() {
             let refusals = std::mem::take(&mut self.refusals);
             refusals.into_iter().chain(std::mem::take(&mut self.effects)).for_each(|effect| effect(shared, self));
@@ -156,12 +161,12 @@ impl Session {
     }
 }
 
-/// What commands of a transaction may change of their session, as it was before.
+/// What commands of a transaction may change in their session, as it was before.
 struct Before {
     index: u16,
     protocol: Protocol,
     user: Arc<User>,
-    /// With the user: one that is put back is looked up again, if it has changed meanwhile.
+    /// Restored with the user, so that a user that has changed meanwhile is looked up again.
     generation: u64,
     authenticated: bool,
     options: WriteOptions,
@@ -185,7 +190,7 @@ impl Before {
 }
 
 impl Session {
-    /// An attempt has failed: nothing of what its commands have changed stays in force.
+    /// Takes back what the commands of a failed attempt have changed in the session.
     fn undo(&mut self, before: &Before) {
         self.index = before.index;
         self.client.database.store(usize::from(before.index), Ordering::Relaxed);
@@ -200,7 +205,7 @@ impl Session {
     }
 }
 
-/// Runs a command in a transaction. A reply that is too large fails it, so that nothing is committed.
+/// Runs a command in a transaction. A reply that is too large is an error, so that nothing is committed.
 pub fn run_command(
     shared: &Arc<Shared>,
     session: &mut Session,

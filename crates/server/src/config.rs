@@ -1,4 +1,4 @@
-//! Settings: what is fixed at the start, and what `CONFIG SET` may change.
+//! Settings: those fixed at the start, and those that `CONFIG SET` may change.
 
 mod entries;
 
@@ -13,40 +13,40 @@ use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
-/// Whether clients show certificates.
+/// Whether TLS clients have to show certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// They are not asked.
+    /// Clients are not asked for a certificate.
     No,
-    /// They may.
+    /// A client may show a certificate.
     Optional,
-    /// They must.
+    /// A client must show a certificate.
     Yes,
 }
 
-/// Files for TLS, PEM each.
+/// The TLS port and its PEM files.
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
-    /// TCP port; 0: any free one.
+    /// TCP port; 0: any free port.
     pub port: u16,
-    /// The server's certificate, with those that lead to its authority.
+    /// The server's certificate, followed by the chain up to its authority.
     pub cert_file: std::path::PathBuf,
-    /// Its key.
+    /// The private key of the certificate.
     pub key_file: std::path::PathBuf,
-    /// Authorities for clients' certificates.
+    /// Authorities that sign clients' certificates.
     pub ca_cert_file: Option<std::path::PathBuf>,
-    /// Whether clients show certificates.
+    /// Whether clients have to show certificates.
     pub clients: ClientCertificates,
-    /// How often it is looked whether the files have changed.
+    /// How often the server checks whether the files have changed.
     pub check_every: std::time::Duration,
 }
 
 impl TlsConfig {
-    /// What [`TlsConfig::check_every`] is, unless somebody wants it otherwise.
+    /// The default of [`TlsConfig::check_every`].
     pub const CHECK_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
 }
 
-/// Who may use DEBUG, whose commands hold up others.
+/// Who may use DEBUG, whose commands can hold up other clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DebugCommand {
     /// Nobody.
@@ -61,12 +61,12 @@ pub enum DebugCommand {
 impl DebugCommand {
     const ALL: [(&'static str, DebugCommand); 3] = [("no", DebugCommand::No), ("local", DebugCommand::Local), ("yes", DebugCommand::Yes)];
 
-    /// The one of this name.
+    /// The variant of this name, in any case.
     pub fn named(text: &str) -> Option<DebugCommand> {
         DebugCommand::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, found)| found)
     }
 
-    /// Its name.
+    /// Its name in the settings.
     pub fn name(self) -> &'static str {
         DebugCommand::ALL[self as usize].0
     }
@@ -75,49 +75,52 @@ impl DebugCommand {
 /// How to run a server. The store is opened by the caller.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Addresses to listen at.
+    /// Addresses to listen on.
     pub listen: Vec<std::net::IpAddr>,
-    /// TCP port; 0: any free one.
+    /// TCP port; 0: any free port.
     pub port: u16,
-    /// No port without TLS.
+    /// Whether there is no port without TLS.
     pub tls_only: bool,
-    /// Another port, with TLS.
+    /// A second port, with TLS.
     pub tls: Option<TlsConfig>,
-    /// Where `/metrics`, `/healthz` and `/readyz` are served.
+    /// Address at which `/metrics`, `/healthz` and `/readyz` are served.
     pub metrics_address: Option<std::net::SocketAddr>,
-    /// Events that take longer, in milliseconds, are kept for LATENCY; 0: none.
+    /// Events that take at least this long, in milliseconds, are kept for LATENCY; 0: none.
     pub latency_threshold_ms: u64,
-    /// Threads that serve connections; 0: one per processor.
+    /// Number of threads that serve connections; 0: one per processor.
     pub threads: usize,
-    /// Whether these threads preempt what runs on their processors whenever something arrives for them; otherwise they wait for their turn, as all do that compute much.
+    /// Whether a serving thread preempts whatever runs on its processor as soon as something arrives for it. Otherwise
+    /// it waits for its turn, like a thread that computes all the time.
     pub wakeup_preemption: bool,
-    /// Databases.
+    /// Number of databases.
     pub databases: u16,
-    /// The password of the default user.
+    /// The password of the default user; `None` or empty: it needs none.
     pub requirepass: Option<String>,
-    /// Refuses clients from other machines while there is no password.
+    /// Whether clients from other machines are refused while the default user needs no password.
     pub protected_mode: bool,
-    /// Clients at a time.
+    /// Maximum number of clients at a time.
     pub max_clients: usize,
-    /// Seconds after which an idle client is closed; 0: never.
+    /// Idle time in seconds after which a client is closed; 0: never.
     pub timeout_s: u64,
-    /// Bytes of replies that may wait for one client; beyond that it is closed. Bytes of one reply, too: a command with a larger one fails. 0: any number.
+    /// Bytes of replies that may wait for one client; a client with more is closed. Also the limit of a single reply: a
+    /// command with a larger one fails. 0: no limit.
     pub max_output_bytes: usize,
-    /// Bytes of one request, and of what one client has waiting for EXEC, with the keys that it watches.
+    /// Limit, in bytes, of one request, and of the commands that one client has queued for EXEC together with the keys
+    /// that it watches.
     pub max_request_bytes: usize,
-    /// Commands that take longer, in microseconds, are put into the slow log; negative: none.
+    /// Commands that take at least this long, in microseconds, enter the slow log; negative: none.
     pub slowlog_slower_than_us: i64,
-    /// Entries of the slow log.
+    /// Maximum number of entries in the slow log.
     pub slowlog_max_len: usize,
-    /// The file with the users; [`crate::Server::start`] loads it.
+    /// The ACL file with the users; [`crate::Server::start`] loads it.
     pub aclfile: Option<std::path::PathBuf>,
-    /// Entries of the log of refusals.
+    /// Maximum number of entries in the log of refusals (ACL LOG).
     pub acllog_max_len: usize,
-    /// Where SAVE and BGSAVE make backups; none: they make none.
+    /// Directory in which SAVE and BGSAVE make backups; `None`: they make none.
     pub backup_dir: Option<std::path::PathBuf>,
     /// Who may use DEBUG.
     pub enable_debug_command: DebugCommand,
-    /// For measurements: requests are parsed and answered, and no command runs. See [`crate::net::null`].
+    /// For measurements: requests are parsed and answered, but no command runs. See [`crate::net::null`].
     pub null: bool,
 }
 
@@ -150,39 +153,42 @@ impl Default for Config {
     }
 }
 
-/// The settings in force.
+/// The settings in force: the configuration of the start, and the current values of the settings that `CONFIG SET` may
+/// change.
 pub struct Settings {
-    /// As started.
+    /// The configuration that the server was started with.
     pub started: Config,
-    /// See [`Config`].
+    /// Current value of [`Config::requirepass`].
     pub requirepass: RwLock<Option<String>>,
-    /// See [`Config`].
+    /// Current value of [`Config::protected_mode`].
     pub protected_mode: AtomicBool,
-    /// See [`Config`].
+    /// Current value of [`Config::max_clients`].
     pub max_clients: AtomicUsize,
-    /// See [`Config`].
+    /// Current value of [`Config::timeout_s`].
     pub timeout_s: AtomicU64,
-    /// See [`Config`].
+    /// Current value of [`Config::max_output_bytes`].
     pub max_output_bytes: AtomicUsize,
-    /// See [`Config`].
+    /// Current value of [`Config::slowlog_slower_than_us`].
     pub slowlog_slower_than_us: AtomicI64,
-    /// See [`Config`].
+    /// Current value of [`Config::slowlog_max_len`].
     pub slowlog_max_len: AtomicUsize,
-    /// See [`Config`].
+    /// Current value of [`Config::acllog_max_len`].
     pub acllog_max_len: AtomicUsize,
-    /// Descriptors that are not clients'; see [`crate::net::descriptors`].
+    /// Descriptors that are not available to clients; see [`crate::net::descriptors`]. [`crate::Server::start`] sets it
+    /// for the number of pools.
     pub reserved_files: AtomicUsize,
-    /// Events that took long.
+    /// The latency monitor.
     pub latency: Monitor,
     /// The users.
     pub acl: Acl,
 }
 
-/// How long nothing comes from another machine until the system asks whether it is still there; as in Redis.
+/// Idle time of a connection from another machine after which the system probes whether the peer is still there; as in
+/// Redis.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(300);
 
 impl Settings {
-    /// The settings of a start.
+    /// The settings of a server that starts with this configuration.
     pub fn new(config: Config) -> Settings {
         Settings {
             acl: Acl::new(config.requirepass.as_deref().filter(|password| !password.is_empty()), config.aclfile.clone()),
@@ -200,7 +206,8 @@ impl Settings {
         }
     }
 
-    /// Replaces the users by those of the file. If its rules of the default user do not have `requirepass`, that is none any more, as in Redis; the log says so.
+    /// Replaces the users by those of the ACL file. If the file has rules for the default user that do not accept
+    /// `requirepass`, `requirepass` is unset, as in Redis, and the log reports it.
     ///
     /// # Errors
     /// See [`Acl::load`]; nothing has changed then.

@@ -1,18 +1,19 @@
-//! The server: the Redis protocol over a store.
+//! The server: the Redis protocol on top of a hither store.
 //!
-//! Reading order: [`data`] (how databases and collections lie in the store, and how commands change them), [`commands`] (the table, one file per
-//! family), [`session`] (what belongs to one client, without any networking), [`net`] (threads, connections, replies that wait for durability).
+//! Reading order: [`data`] (how databases and collections are laid out in the store, and how commands change them),
+//! [`commands`] (the command table, one file per family), [`session`] (the state of one client, without any
+//! networking), [`net`] (threads, connections, replies that wait for durability).
 //!
 //! # Guarantees
 //!
-//! * A reply that tells of a write, or of what a write has made so, leaves after that write is durable at the store's level. A client may ask for a
-//!   weaker level for its own writes.
+//! * A reply that reports a write, or a state that a write produced, leaves only after that write is durable at the
+//!   store's level. A client may ask for a weaker level for its own writes.
 //! * Every command is atomic; so is everything between MULTI and EXEC, also across a crash.
-//! * No client can make the server hold more than the limits of [`config::Config`] for it.
+//! * No client can make the server hold more for it than the limits of [`config::Config`] allow.
 //!
 //! # Thread safety
 //!
-//! [`shared::Shared`] belongs to all threads; a [`session::Session`] and its connection to one.
+//! [`shared::Shared`] is shared by all threads; a [`session::Session`] and its connection belong to one thread.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,5 +1,4 @@
-//! What belongs to one client: its database, its version of the protocol, its transaction. No networking: tests drive a session with arguments and
-//! a buffer. How a command's transaction is run until it is committed: [`crate::attempts`].
+//! The state of one client, without networking: tests drive it with arguments and a buffer. Transactions run in [`crate::attempts`].
 
 use crate::acl::User;
 use crate::acl::log::Reason;
@@ -23,76 +22,77 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What a command does outside the store and its session, see [`crate::commands::Context::once_applied`].
+/// What a command does outside the store and its session; see [`crate::commands::Context::once_applied`].
 pub(crate) type Effect = Box<dyn FnOnce(&Arc<Shared>, &mut Session) + Send>;
 
-/// A client's state.
+/// The state of one client.
 pub struct Session {
-    /// What others see of it.
+    /// What other threads see of the client.
     pub client: Arc<Client>,
-    /// Database number.
+    /// Number of its database; SELECT and RESET set it.
     pub index: u16,
-    /// Version of the protocol.
+    /// Version of the protocol; HELLO and RESET set it.
     pub protocol: Protocol,
-    /// Whether it has said who it is, or need not.
+    /// Whether it has logged in, or the default user needs no password.
     pub authenticated: bool,
-    /// Who it is.
+    /// The user whose rights apply.
     pub user: Arc<User>,
-    /// When the user was looked up: [`crate::acl::Acl::generation`].
+    /// [`crate::acl::Acl::generation`] when `user` was looked up.
     pub(crate) generation: u64,
-    /// Commands since MULTI.
+    /// The commands since MULTI; `None` outside a transaction.
     pub multi: Option<Multi>,
-    /// Keys that EXEC depends on.
+    /// The keys that EXEC depends on.
     pub watches: Watches,
-    /// How its writes are made; the store's level unless it asked for another.
+    /// Options of its writes: the store's durability level, unless HITHER.DURABILITY chose another.
     pub options: WriteOptions,
-    /// Whether it wants replies.
+    /// Which replies it gets; CLIENT REPLY sets it.
     pub replies: Replies,
-    /// Its command waits.
+    /// The wait of its last command. `execute` sets it, and clears it once the command has answered.
     pub wait: Option<Box<Wait>>,
-    /// Its command runs again: it has waited.
+    /// Whether the command is a repetition after a wait, which counts no call; `execute` sets it.
     again: bool,
-    /// It is shown the commands of others.
+    /// Set from MONITOR until RESET: the client is shown the commands of others.
     pub watching: Option<Watching>,
-    /// No more commands; close once everything is sent.
+    /// No further command runs; the connection closes once all replies are sent. Set by QUIT, by errors that end the connection, and by
+    /// whoever closes the client in order. Only an EXEC that fails or runs again resets it to its earlier value.
     pub closing: bool,
-    /// The buffer for replies gets no more bytes than this while its command runs.
+    /// The reply buffer may grow to this length while a command runs; `execute` sets it from max-output.
     pub output_limit: usize,
-    /// When its last command ended, if the next one follows at once: then that one's time begins there, and the clock is read once for each.
+    /// When its last command ended, if the next one follows at once and its time begins then: one reading of the clock per command.
     pub ended: Option<Instant>,
-    /// When the first command of its turn began.
+    /// When the first command of its turn began; cleared as each turn begins.
     pub began: Option<Instant>,
     pub(crate) database: Option<(u64, Arc<Database>)>,
-    /// A transaction that nothing is left of.
+    /// An empty transaction kept for the next command.
     pub(crate) spare: Option<Box<Txn>>,
-    /// What is to be done once this attempt is applied.
+    /// What is done once this attempt is applied; dropped if it fails.
     pub(crate) effects: Vec<Effect>,
-    /// Cursors that this attempt's commands have answered. Nobody knows one of a command that fails.
+    /// Cursors that this attempt has answered, kept once it is applied: no client knows the cursor of a command that fails.
     pub(crate) cursors: Given,
-    /// As the effects, also if it fails.
+    /// As `effects`, but done even if the command fails.
     pub(crate) refusals: Vec<Effect>,
-    /// Keys that the commands of this attempt have looked up to read: found, and not found.
+    /// Numbers of keys that this attempt's commands found, and did not find, when reading.
     pub(crate) looked_up: [u64; 2],
     shared: Arc<Shared>,
 }
 
-/// `CLIENT REPLY`.
+/// Which replies a client gets (`CLIENT REPLY`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replies {
-    /// All.
+    /// All replies.
     On,
-    /// None.
+    /// No replies.
     Off,
-    /// Not for the next command.
+    /// No reply to the next command.
     SkipNext,
-    /// Not for this command.
+    /// No reply to the command that runs.
     SkipThis,
 }
 
 impl Session {
-    /// The session of a new client.
+    /// Returns the session of a new client.
     pub fn new(shared: Arc<Shared>, client: Arc<Client>) -> Session {
-        // Before the user: a change between the two is seen at the next command.
+        // Read before the user: the next command notices a change between the two.
         let generation = shared.acl().generation();
         let user = shared.acl().default();
         let authenticated = user.enabled && user.nopass;
@@ -124,7 +124,7 @@ impl Session {
         }
     }
 
-    /// As after connecting.
+    /// Resets everything to the state after connecting, except what ends the connection or times the turn.
     pub fn reset(&mut self) {
         let (closing, began) = (self.closing, self.began);
         self.client.name.lock().clear();
@@ -136,7 +136,7 @@ impl Session {
         self.publish();
     }
 
-    /// Tells others what it keeps for its transaction.
+    /// Publishes to other threads what the session keeps for its transaction.
     pub fn publish(&self) {
         let multi = self.multi.as_ref();
         self.client.queued.store(multi.map_or(-1, |multi| multi.queue().len() as i64), Ordering::Relaxed);
@@ -145,18 +145,18 @@ impl Session {
         self.client.watched_bytes.store(self.watches.held_bytes(), Ordering::Relaxed);
     }
 
-    /// What all sessions share.
+    /// The state that all sessions share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// The counters of its thread.
+    /// The counters of the session's thread.
     #[inline]
     pub fn stats(&self) -> &CoreStats {
         &self.shared.cores[self.client.core]
     }
 
-    /// The database that it is in. [`Failure::Wait`] as for [`Session::open_database`].
+    /// The database that the session is in. [`Failure::Wait`] as for [`Session::open_database`].
     #[inline]
     pub fn database(&mut self) -> Result<Arc<Database>, Failure> {
         if let Some(database) = self.known_database() {
@@ -168,15 +168,15 @@ impl Session {
         Ok(database)
     }
 
-    /// The same, if it has been opened before and is still the one.
+    /// The same, if it has been opened before and has not been replaced.
     #[inline]
     fn known_database(&self) -> Option<&Arc<Database>> {
         let (known, database) = self.database.as_ref()?;
         (*known == self.shared.databases.generation() && database.index == self.index).then_some(database)
     }
 
-    /// A transaction on it: that of the command before, most often. The write of that one is still being flushed: until it is through no store leaves the processor, and whoever makes
-    /// many (a new transaction), changes a counter of owners or reads back what was stored in other pieces waits for it.
+    /// Returns a transaction, most often that of the command before, whose write is still being flushed. No store leaves the processor
+    /// until then: many stores (a new transaction), a changed reference count or a read of what was stored in other pieces would wait.
     #[inline]
     pub(crate) fn take_txn(&mut self, isolated: bool) -> Result<Box<Txn>, Failure> {
         let spare = self.spare.take();
@@ -186,15 +186,15 @@ impl Session {
         Ok(Box::new(Txn::new(self.database()?, isolated, self.options)))
     }
 
-    /// Has the store begin to load what commands with these keys will touch, if it is known where they will look.
+    /// Has the store begin to load what commands with these keys will touch, if the database is known.
     pub fn prefetch(&self, keys: &[&[u8]]) {
         if let Some(database) = self.known_database() {
             database.keys.prefetch(keys);
         }
     }
 
-    /// Runs one command and appends its reply to `out`. Returns the version that must be durable before the reply may leave; 0: none. `shared` is what
-    /// the session was made with. If the command waits ([`Session::is_waiting`]) there is no reply: call again with the same arguments once the client was woken.
+    /// Runs a command, appends its reply to `out` and returns the version that must be durable before it leaves; 0: none. `shared` is the
+    /// session's own. If the command waits ([`Session::is_waiting`]) there is no reply: repeat the call once the client is woken.
     pub fn execute(&mut self, shared: &Arc<Shared>, args: Args<'_>, out: &mut Vec<u8>) -> u64 {
         let mark = out.len();
         let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
@@ -244,7 +244,7 @@ impl Session {
         rests_on
     }
 
-    /// A command was not done, which other clients are told. Who takes no replies would go on as if it were.
+    /// A reply was too large, so its command was not done. A client that takes no replies would go on as if it were, so it is closed.
     #[cold]
     fn hang_up_on_the_deaf(&mut self) {
         if matches!(self.replies, Replies::Off | Replies::SkipThis) {
@@ -253,7 +253,7 @@ impl Session {
         }
     }
 
-    /// How long its turn had taken when its last command ended; 0 if that is not known.
+    /// How long its turn had taken when its last command ended; 0 if unknown.
     #[inline]
     pub fn turn_time(&self) -> Duration {
         self.ended.zip(self.began).map_or(Duration::ZERO, |(ended, began)| ended.saturating_duration_since(began))
@@ -273,8 +273,8 @@ impl Session {
         self.dispatch(shared, found, args, out, rests_on)
     }
 
-    /// Whether a command has to wait for the end of CLIENT PAUSE. What would be refused anyway need not, and CLIENT UNPAUSE must not; nor may that without which nobody could
-    /// log in to say it. (In Redis all of these wait.)
+    /// Whether a command has to wait for the end of CLIENT PAUSE. Exempt are commands that would be refused anyway, CLIENT UNPAUSE, and the
+    /// commands needed to log in to send it. (In Redis all of these wait.)
     #[inline]
     pub fn must_wait(&self, shared: &Shared, args: Args<'_>) -> bool {
         let Some(pause) = shared.pause.at(now_ms) else { return false };
@@ -286,7 +286,7 @@ impl Session {
         command.has(flag::WRITE) || command.has(flag::EXEC) && queued()
     }
 
-    /// Finds the command and says whether it may run at all.
+    /// Finds the command and checks whether it may run at all.
     fn admit(&mut self, args: Args<'_>) -> Result<Numbered, Failure> {
         let outcome = self.admissible(args);
         let Err(failure) = &outcome else { return outcome };
@@ -300,7 +300,7 @@ impl Session {
         if !args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"exec")) {
             return outcome;
         }
-        // EXEC itself is wrong: the transaction is over, if there is one; Redis says so in any case.
+        // EXEC itself is refused: it ends the transaction, if there is one. Redis answers this in any case.
         let message = failure.message();
         self.multi = None;
         self.watches.clear();
@@ -337,7 +337,7 @@ impl Session {
         Ok(found)
     }
 
-    /// Whether it may use what is for tests.
+    /// Whether the client may use DEBUG.
     #[cold]
     fn may_debug(&self) -> bool {
         match self.shared.settings.started.enable_debug_command {
@@ -347,7 +347,7 @@ impl Session {
         }
     }
 
-    /// Some web page may have had a browser on this machine send a request here, whose lines would pass for commands: whoever speaks HTTP gets no further.
+    /// A web page may have had a local browser send a request here, whose lines pass for commands: a client that speaks HTTP is closed.
     #[cold]
     fn hang_up_on_http(&mut self, args: Args<'_>) -> Option<Failure> {
         let name = args.get(0)?;
@@ -359,7 +359,7 @@ impl Session {
         Some(Failure::text("ERR this is no HTTP server"))
     }
 
-    /// Some user has changed: this one, perhaps. Who was deleted may do nothing more.
+    /// Some user has changed, perhaps this one: looks it up again. A client whose user was deleted is closed.
     #[cold]
     fn look_up_again(&mut self) {
         let shared = self.shared.clone();
@@ -377,14 +377,14 @@ impl Session {
         }
     }
 
-    /// Makes it this user.
+    /// Logs the client in as this user.
     pub fn log_in(&mut self, user: Arc<User>) {
         self.authenticated = true;
         self.client.user.lock().clone_from(&user.name);
         self.user = user;
     }
 
-    /// Notes that a command is not allowed.
+    /// Records a refusal and returns its error.
     #[cold]
     fn refuse(&self, denied: Denied, found: Numbered, args: Args<'_>) -> Failure {
         let (reason, object, text) = match denied {
@@ -402,21 +402,21 @@ impl Session {
         Failure::made(text)
     }
 
-    /// Adds to ACL LOG.
+    /// Adds a refusal to ACL LOG.
     #[cold]
     pub fn note_refusal(&self, reason: Reason, in_exec: bool, object: &[u8], user: &[u8]) {
         let keep = self.shared.settings.acllog_max_len.load(Ordering::Relaxed);
         self.shared.acl().log.add(reason, in_exec, object, user, &self.client, keep);
     }
 
-    /// The same once for all attempts of the command that is running, whether or not it fails; not if it is one of a transaction that fails as a whole.
+    /// As [`Session::note_refusal`], once for all attempts of the command, even if it fails; not if its whole transaction fails.
     #[cold]
     pub fn note_refusal_once(&mut self, reason: Reason, in_exec: bool, object: &[u8], user: &[u8]) {
         let (object, user) = (object.to_vec(), user.to_vec());
         self.refusals.push(Box::new(move |_, session| session.note_refusal(reason, in_exec, &object, &user)));
     }
 
-    /// Whether a command that was queued is still allowed when EXEC runs it.
+    /// Checks whether a queued command is still allowed when EXEC runs it.
     pub fn check_queued(&mut self, queued: &Queued) -> Result<(), Failure> {
         if self.generation != self.shared.acl().generation() {
             self.look_up_again();
@@ -475,7 +475,7 @@ impl Session {
         self.ended = Some(ended);
         if let Err(failure) = &outcome {
             if matches!(**failure, Failure::Wait(_)) {
-                // It counts with the attempt that ends it.
+                // A call that waits counts with the attempt that ends it.
                 return outcome;
             }
             CoreStats::add(&self.stats().failed[number], 1);
@@ -484,7 +484,7 @@ impl Session {
         outcome
     }
 
-    /// A command has run, for so long. Of EXEC the slow log has the commands.
+    /// Records the time of a command. The slow log gets the commands of an EXEC, not EXEC itself.
     #[inline]
     pub(crate) fn note_time(&self, shared: &Shared, found: Numbered, args: Args<'_>, took: Duration) {
         let Numbered { command, number } = found;
@@ -498,7 +498,7 @@ impl Session {
     }
 }
 
-/// What a command waits for, if that is what came of it.
+/// The request of a command whose outcome is that it has to wait.
 #[inline]
 fn wish_of(outcome: &mut Ran) -> Option<&mut Request> {
     match outcome.as_mut().err()?.as_mut() {

@@ -1,4 +1,4 @@
-//! What all threads of a server share.
+//! State that all threads of a server share.
 
 use crate::acl::Acl;
 use crate::changes::Changes;
@@ -24,109 +24,110 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// See the module's head.
+/// State that all threads of a server share.
 pub struct Shared {
     /// The store's databases.
     pub databases: Arc<Databases>,
-    /// Settings in force.
+    /// The settings in force.
     pub settings: Settings,
-    /// Cursors of iterations.
+    /// Cursors of the SCAN family.
     pub cursors: Cursors,
-    /// Clients that are connected.
+    /// Connected clients.
     pub clients: Clients,
-    /// Commands that took long.
+    /// Commands that took long (SLOWLOG).
     pub slowlog: SlowLog,
-    /// How many commands run in a second.
+    /// Commands per second, sampled by the first thread.
     pub rate: Rate,
-    /// CLIENT PAUSE.
+    /// The pause in force, if any (CLIENT PAUSE).
     pub pause: Pauses,
-    /// MONITOR.
+    /// Clients that are shown the commands of others (MONITOR).
     pub monitors: Monitors,
-    /// SAVE and its like.
+    /// Background work: SAVE, BGSAVE, BGREWRITEAOF, ACL SAVE.
     pub saving: Saving,
-    /// FLUSHDB and its like.
+    /// Background changes of databases: FLUSHDB, FLUSHALL, SWAPDB, SELECT of a new one.
     pub changes: Changes,
     /// Clients whose commands wait.
     pub waiting: Arc<Waiting>,
-    /// Who may write.
+    /// Which thread may run commands that write; see [`crate::turns`].
     pub turns: Turns,
-    /// Counters, one set per thread.
+    /// Counters, one set per serving thread.
     pub cores: Vec<CoreStats>,
-    /// Since when it runs.
+    /// When the server started.
     pub started: Instant,
-    /// Somebody asked for the end.
+    /// Set once the server has to end: by SHUTDOWN, a signal, [`crate::Server::stop`] or [`Shared::fail_stop`]. Never
+    /// cleared.
     pub stopping: Arc<AtomicBool>,
-    /// Why it ends, if nobody wants it to.
+    /// Why the server ends by itself; set by the first [`Shared::fail_stop`].
     pub ended_because: Mutex<Option<String>>,
-    /// Names this run.
+    /// Random name of this run.
     pub run_id: String,
-    /// A sync has failed: writes are refused.
+    /// A sync has failed, so writes are refused. Set by [`Shared::note_failed_sync`], never cleared.
     pub failed: AtomicBool,
-    /// The certificates, if there is a port for TLS.
+    /// The certificates, if there is a TLS port.
     pub tls: Option<Tls>,
-    /// The certificates are to be read again.
+    /// The certificates are to be read again. Set by SIGHUP; the first thread clears it at its next tick.
     pub reload: Arc<AtomicBool>,
-    /// The port that is really used.
+    /// The port that the server listens on; set by [`crate::Server::start`].
     pub port: AtomicUsize,
 }
 
-/// Steps of the histograms of commands: up to 1, 2, 4 … microseconds.
+/// Number of buckets in the histogram of a command: up to 1, 2, 4 … microseconds.
 pub const BUCKETS: usize = 24;
 
-/// A thread comes round ten times a second; one that has not for so long is in a long command.
+/// A thread ticks ten times a second; one that has not done so for this long runs a long command.
 const HELD_UP_MS: u64 = 1000;
 
-/// Counters of one thread; others only read them.
+/// Counters of one thread. Other threads only read them, except for `waited_ns` and CONFIG RESETSTAT.
 #[repr(align(128))]
 pub struct CoreStats {
-    /// Calls by the command's number.
+    /// Calls, by command number.
     pub calls: Vec<AtomicU64>,
-    /// Those of them that failed.
+    /// Calls that failed, by command number.
     pub failed: Vec<AtomicU64>,
-    /// Commands that were refused before they ran, by their number.
+    /// Commands that were refused before they ran, by command number.
     pub refused: Vec<AtomicU64>,
     /// Error replies.
     pub errors: AtomicU64,
-    /// The same by their code, the first word.
+    /// Error replies by their code, which is the first word.
     pub errors_by_code: Mutex<BTreeMap<Box<str>, u64>>,
-    /// Connections that were accepted.
+    /// Connections accepted.
     pub connections: AtomicU64,
-    /// Connections that were refused.
+    /// Connections refused.
     pub rejected: AtomicU64,
     /// Bytes received.
     pub input_bytes: AtomicU64,
     /// Bytes sent.
     pub output_bytes: AtomicU64,
-    /// Replies that waited for durability.
+    /// Requests for durability, each for all replies of the thread that waited then.
     pub deferred: AtomicU64,
-    /// Commands that ran again after a conflict.
+    /// Attempts of commands that were repeated after a conflict.
     pub retries: AtomicU64,
-    /// Keys that were found.
+    /// Keys that reads found.
     pub hits: AtomicU64,
-    /// Keys that were not found.
+    /// Keys that reads did not find.
     pub misses: AtomicU64,
-    /// Time of commands, by the command's number.
+    /// Total run time in nanoseconds, by command number.
     pub nanoseconds: Vec<AtomicU64>,
-    /// Counts of commands by their time: [`BUCKETS`] for each.
+    /// Histograms of run times: [`BUCKETS`] counters for each command number.
     pub histograms: Vec<AtomicU64>,
-    /// Time that replies waited for durability.
+    /// Total time of the requests for durability, each from its first write on; the store's committer adds to it.
     pub waited_ns: AtomicU64,
-    /// When the thread came round last, in milliseconds since 1970; [`u64::MAX`] once it has ended.
+    /// Time of the thread's last tick, in milliseconds since 1970; [`u64::MAX`] once the thread has ended.
     pub alive_ms: AtomicU64,
 }
 
 impl CoreStats {
-    /// Its thread serves nobody any more: it need not come round.
+    /// Notes that the thread has ended: it serves nobody any more and need not tick.
     pub(crate) fn note_end(&self) {
         self.alive_ms.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Whether that is so.
+    /// Whether the thread has ended.
     pub fn has_ended(&self) -> bool {
         self.alive_ms.load(Ordering::Relaxed) == u64::MAX
     }
 
-    /// Whether its thread has not come round for so long that others see to new clients.
+    /// Whether the thread has not ticked for so long that other threads take new clients in its place.
     pub fn is_held_up(&self, now_ms: u64) -> bool {
         now_ms.saturating_sub(self.alive_ms.load(Ordering::Relaxed)) > HELD_UP_MS
     }
@@ -165,7 +166,8 @@ impl CoreStats {
         }
     }
 
-    /// Counts the time of a command. Bucket n has those of at most 2^n microseconds, the last one all longer ones.
+    /// Counts the run time of a command. Bucket n counts times of at most 2^n microseconds; the last bucket counts all
+    /// longer ones.
     #[inline]
     pub fn add_time(&self, number: usize, took: Duration) {
         let ns = took.as_nanos() as u64;
@@ -174,7 +176,7 @@ impl CoreStats {
         CoreStats::add(&self.histograms[number * BUCKETS + bucket], 1);
     }
 
-    /// Counts; only the thread that owns the counters may.
+    /// Adds to a counter; only the thread that owns the counters may call this.
     #[inline]
     pub fn add(counter: &AtomicU64, count: u64) {
         counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
@@ -187,12 +189,12 @@ impl Shared {
         Shared::with_tls(db, config, cores, None)
     }
 
-    /// The same with certificates.
+    /// As [`Shared::new`], with certificates.
     pub fn with_tls(db: Db, config: Config, cores: usize, tls: Option<Tls>) -> Result<Arc<Shared>> {
         let table: &Table = &TABLE;
         let databases = Databases::open(db, config.databases)?;
         let mut id = [0; 20];
-        // Names the run for people; nothing rests on it.
+        // The name is for people only, so a failure does not matter.
         let _ = getrandom::fill(&mut id);
         Ok(Arc::new(Shared {
             databases,
@@ -230,21 +232,22 @@ impl Shared {
         self.cores.iter().map(|core| counter(core).load(Ordering::Relaxed)).sum()
     }
 
-    /// Has a client closed, and says why in the log. Its thread is told; none of its commands that reads what is written from here on has any effect.
+    /// Has a client closed, logs why, and wakes its thread. From here on, no command of it that reads a later write has
+    /// any effect.
     pub fn kill(&self, client: &Client, level: Level, why: &dyn Display) {
         client.kill(level, why);
         self.waiting.summon(client.core);
     }
 
-    /// Has the server end because it cannot go on, and says so in the log.
+    /// Stops the server because it cannot go on, and logs why.
     pub fn fail_stop(&self, why: &str) {
         events::log(Level::Error, "cannot-go-on", &[("why", &why)]);
         self.ended_because.lock().get_or_insert_with(|| why.to_owned());
         self.stopping.store(true, Ordering::SeqCst);
     }
 
-    /// Does a thread's work; `what` is what such a thread does. If it panics, nobody would do that any more, and whoever is given to it would wait for ever: so the server ends, and is
-    /// started again by whoever sees to that.
+    /// Runs the work of a thread; `what` describes it. If it panics, nobody would do that work any more, and clients
+    /// that depend on it would wait for ever. So the server stops, and its supervisor can start it again.
     pub fn or_stop<T>(&self, what: &str, work: impl FnOnce() -> T) -> Option<T> {
         let outcome = catch_unwind(AssertUnwindSafe(work)).ok();
         if outcome.is_none() {
@@ -253,7 +256,7 @@ impl Shared {
         outcome
     }
 
-    /// A sync has failed, for this reason: writes are refused from here on. The log says so once.
+    /// Notes that a sync has failed for this reason: writes are refused from here on. The log reports it once.
     #[cold]
     pub fn note_failed_sync(&self, why: &str) {
         if !self.failed.swap(true, Ordering::Relaxed) {
@@ -261,7 +264,7 @@ impl Shared {
         }
     }
 
-    /// Commands run so far.
+    /// Number of commands run so far.
     pub fn total_calls(&self) -> u64 {
         self.cores.iter().flat_map(|core| &core.calls).map(|calls| calls.load(Ordering::Relaxed)).sum()
     }
@@ -272,104 +275,104 @@ pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// The clients that are connected, by id.
+/// The connected clients, by id.
 #[derive(Default)]
 pub struct Clients {
     next_id: AtomicU64,
     all: Mutex<BTreeMap<u64, Arc<Client>>>,
 }
 
-/// What others may know of a client, and ask of it.
+/// What other threads may read of a client, and ask of it.
 #[derive(Debug)]
 pub struct Client {
-    /// Number, from 1 on, never given twice.
+    /// Id, from 1 on, never used twice.
     pub id: u64,
-    /// Its address.
+    /// The client's address.
     pub address: String,
-    /// Where it connected to.
+    /// The server's address that it connected to.
     pub local_address: String,
-    /// When it came.
+    /// When it connected.
     pub connected: Instant,
     /// The thread that serves it.
     pub core: usize,
-    /// What it calls itself.
+    /// Its name (CLIENT SETNAME).
     pub name: Mutex<String>,
-    /// Who it has logged in as.
+    /// The name of the user it has logged in as.
     pub user: Mutex<String>,
-    /// Its library's name and version.
+    /// Name and version of its library (CLIENT SETINFO).
     pub library: Mutex<(String, String)>,
-    /// Database.
+    /// Number of its database.
     pub database: AtomicUsize,
-    /// Version of the protocol.
+    /// Version of the protocol: 2 or 3.
     pub protocol: AtomicUsize,
-    /// Number of the last command.
+    /// Number of its last command; `usize::MAX` before the first one.
     pub last_command: AtomicUsize,
-    /// Milliseconds from its coming to when something last came from it or left for it.
+    /// Milliseconds from when it connected until something last came from it or left for it.
     pub active_ms: AtomicU64,
-    /// Commands that wait for EXEC; -1 without MULTI. And what they take, in bytes.
+    /// Number of commands queued for EXEC; -1 without MULTI. [`crate::Session::publish`] sets it and the next three.
     pub queued: AtomicI64,
-    /// See above.
+    /// Bytes that the queued commands take.
     pub queued_bytes: AtomicUsize,
-    /// Watched keys, and what they take, in bytes.
+    /// Number of watched keys.
     pub watched: AtomicUsize,
-    /// See above.
+    /// Bytes that the watched keys take.
     pub watched_bytes: AtomicUsize,
-    /// Bytes of a request that is not complete, and of replies that have not left.
+    /// Bytes received that have not run yet, as of the last flush.
     pub input_bytes: AtomicUsize,
-    /// See above.
+    /// Bytes of replies that have not left, as of the last flush.
     pub output_bytes: AtomicUsize,
-    /// It is shown what others do: MONITOR.
+    /// Whether MONITOR shows it the commands of others; set and cleared by [`crate::monitor::Watching`].
     pub watches_others: AtomicBool,
-    /// It is to be closed.
+    /// Whether its thread is to close it; set by [`Client::kill`], never cleared.
     pub killed: AtomicBool,
-    /// Its place among the connections of its thread.
+    /// Its slot among the connections of its thread; set when the thread admits it.
     pub slot: AtomicUsize,
-    /// Whether its command waits.
+    /// Whether its command waits for other clients.
     pub wait: WaitState,
 }
 
 impl Client {
-    /// Something came from it, or left for it, about now: it is not idle.
+    /// Notes that something came from the client or left for it about now, so it is not idle.
     #[inline]
     pub fn note_active(&self, now: Instant) {
         self.active_ms.store(now.saturating_duration_since(self.connected).as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// How long nothing came from it or left for it.
+    /// How long nothing has come from the client or left for it.
     pub fn idle(&self) -> Duration {
         self.connected.elapsed().saturating_sub(Duration::from_millis(self.active_ms.load(Ordering::Relaxed)))
     }
 
-    /// Has its thread close it at its next look, and says why in the log. See [`Shared::kill`].
+    /// Has its thread close the client at its next look, and logs why. See [`Shared::kill`].
     pub fn kill(&self, level: Level, why: &dyn Display) {
         if !self.killed.swap(true, Ordering::AcqRel) {
             self.log_closed(level, why);
         }
     }
 
-    /// Says in the log why it is closed, which it has not asked for.
+    /// Logs why the client is closed, if it did not ask for that itself.
     #[cold]
     pub fn log_closed(&self, level: Level, why: &dyn Display) {
         events::log_few(level, "client-closed", &[("client", &self.id), ("address", &self.address), ("why", why)]);
     }
 
-    /// Whether it is to be closed: nothing of it runs any more.
+    /// Whether the client is to be closed: no command of it runs any more.
     #[inline]
     pub fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Acquire)
     }
 
-    /// What it keeps for its transaction, in bytes.
+    /// Bytes that it keeps for its transaction.
     pub fn held_bytes(&self) -> usize {
         self.queued_bytes.load(Ordering::Relaxed) + self.watched_bytes.load(Ordering::Relaxed)
     }
 
-    /// What its requests and replies take, in bytes.
+    /// Bytes of its requests and replies.
     pub fn buffered_bytes(&self) -> usize {
         self.input_bytes.load(Ordering::Relaxed) + self.output_bytes.load(Ordering::Relaxed)
     }
 
-    /// One line of `CLIENT LIST`.
+    /// The client's line in `CLIENT LIST`.
     pub fn describe(&self) -> String {
         let (age, idle) = (self.connected.elapsed(), self.idle());
         let (library, version) = self.library.lock().clone();
@@ -434,7 +437,7 @@ impl Clients {
         client
     }
 
-    /// It has gone.
+    /// Removes a client that has gone.
     pub fn remove(&self, id: u64) {
         self.all.lock().remove(&id);
     }
@@ -444,12 +447,12 @@ impl Clients {
         self.all.lock().len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no clients.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The client with this number.
+    /// The client with this id.
     pub fn get(&self, id: u64) -> Option<Arc<Client>> {
         self.all.lock().get(&id).cloned()
     }

@@ -1,47 +1,47 @@
-//! What `CONFIG GET` and `CONFIG SET` know.
+//! The settings that `CONFIG GET` and `CONFIG SET` know.
 
 use super::{KEEP_ALIVE, Settings};
 use crate::events::{self, Level};
 use crate::net::descriptors;
 use std::sync::atomic::Ordering;
 
-/// A setting that cannot be changed so, and why.
+/// A refused change of settings, with the error reply that says why.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 
-/// Gives a setting a value; `None` if it cannot be one.
+/// Gives a setting a value; returns `None` if the setting cannot have it.
 type Set = fn(&Settings, &str) -> Option<()>;
 
 /// A setting as `CONFIG` knows it.
 struct Entry {
     name: &'static str,
     get: fn(&Settings) -> String,
-    /// Absent: fixed at the start.
+    /// `None`: fixed at the start.
     set: Option<(Takes, Set)>,
 }
 
-/// What a setting takes, for those who have given something else.
+/// Which values a setting takes, for the error reply to any other value.
 #[derive(Clone, Copy)]
 enum Takes {
-    /// As this says.
+    /// Whatever its [`Set`] accepts, which this text describes.
     Text(&'static str),
-    /// An integer, from one to another.
+    /// An integer between these two, both included.
     Integer(i64, i64),
 }
 
 impl Takes {
-    /// Refuses what cannot be it whatever the other settings are, in Redis' words.
+    /// Refuses, in Redis' words, a value that is invalid whatever the other settings are.
     fn ensure(self, text: &str) -> Result<(), String> {
         let Takes::Integer(from, to) = self else { return Ok(()) };
         let number: i64 = text.parse().map_err(|_| "argument couldn't be parsed into an integer".to_owned())?;
         if (from..=to).contains(&number) { Ok(()) } else { Err(format!("argument must be between {from} and {to} inclusive")) }
     }
 
-    /// Why a value was not taken that passes for one.
+    /// The reason for the refusal of a value that has passed [`Takes::ensure`].
     fn refusal(self) -> &'static str {
         match self {
             Takes::Text(what) => what,
-            // Of the integers only the number of clients depends on anything else.
+            // Of the integer settings only the number of clients depends on anything else.
             Takes::Integer(..) => "the limit of open files (ulimit -n) has no room for so many clients",
         }
     }
@@ -55,7 +55,7 @@ const fn free(name: &'static str, takes: &'static str, get: fn(&Settings) -> Str
     Entry { name, get, set: Some((Takes::Text(takes), set)) }
 }
 
-/// One of `range`; `set` gets no other.
+/// A setting that takes an integer of `range`; `set` is never called with any other.
 const fn integer(name: &'static str, range: (i64, i64), get: fn(&Settings) -> String, set: Set) -> Entry {
     Entry { name, get, set: Some((Takes::Integer(range.0, range.1), set)) }
 }
@@ -72,7 +72,7 @@ fn parse_yes_no(text: &str) -> Option<bool> {
     }
 }
 
-/// Least limit of output: below that, clients would be closed for the reply to any command.
+/// Minimum output limit: below it, the reply to any command would close its client.
 const LEAST_OUTPUT: usize = 16 << 10;
 
 pub(super) fn enough_output(bytes: usize) -> usize {
@@ -95,7 +95,9 @@ fn memory(text: &str) -> Option<usize> {
     text[..digits].parse::<usize>().ok()?.checked_mul(factor)
 }
 
-/// The hard limit of normal clients in `class hard soft seconds …`, or a size alone; clients of other classes are not there. `None` if it is wrong.
+/// Parses `class hard soft seconds …`, or a size alone, and returns the hard limit of normal clients; `Some(None)` if
+/// no group is about them. There are no clients of other classes, so their limits are ignored. `None`: the text is
+/// wrong.
 fn output_limit(text: &str) -> Option<Option<usize>> {
     let words: Vec<&str> = text.split(' ').collect();
     if let [size] = words.as_slice() {
@@ -114,11 +116,11 @@ fn output_limit(text: &str) -> Option<Option<usize>> {
     Some(normal)
 }
 
-/// Entries of the log of refusals at most.
+/// Maximum of `acllog-max-len`.
 const MAX_ACLLOG: i64 = 65_536;
 
 const ENTRIES: &[Entry] = &[
-    // Redis' own persistence: benchmarks and tools ask for it.
+    // Redis' own persistence settings, which benchmarks and tools ask for.
     fixed("appendonly", |_| "no".to_owned()),
     fixed("save", |_| String::new()),
     fixed("bind", |s| s.started.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
@@ -171,7 +173,7 @@ const ENTRIES: &[Entry] = &[
         |s| s.max_clients.load(Ordering::Relaxed).to_string(),
         |s, text| {
             let count: usize = text.parse().ok()?;
-            // Those that are allowed now fit, or they are what there is room for.
+            // A lower count fits anyway; a higher one must fit into the limit of open files.
             let is_less = count <= s.max_clients.load(Ordering::Relaxed);
             let fits = is_less || descriptors::room_for(count, s.reserved_files.load(Ordering::Relaxed)) == count;
             fits.then(|| s.max_clients.store(count, Ordering::Relaxed))
@@ -213,7 +215,7 @@ const ENTRIES: &[Entry] = &[
 ];
 
 impl Settings {
-    /// The settings whose names match one of the patterns, each once.
+    /// Returns the settings whose names match one of the patterns, each once.
     pub fn get<'a>(&self, patterns: &[&'a [u8]]) -> Vec<(&'a [u8], String)> {
         let name_of = |entry: &Entry| {
             let asked = patterns.iter().find(|pattern| crate::glob::matches(&pattern.to_ascii_lowercase(), entry.name.as_bytes()))?;
@@ -222,7 +224,7 @@ impl Settings {
         ENTRIES.iter().filter_map(|entry| Some((name_of(entry)?, (entry.get)(self)))).collect()
     }
 
-    /// Changes settings: all or none of them.
+    /// Changes settings: all of them or none.
     pub fn set(&self, pairs: &[(String, String)]) -> Result<(), Refused> {
         let mut changes = Vec::new();
         for (number, (name, value)) in pairs.iter().enumerate() {
@@ -236,13 +238,14 @@ impl Settings {
             takes.ensure(value).map_err(|what| why(&what))?;
             changes.push((entry.name, set, (entry.get)(self), value, why(takes.refusal())));
         }
-        // The password last: it is not what the default user has if that was changed by ACL SETUSER, so it cannot be given back.
+        // The password comes last, because it cannot be restored: if ACL SETUSER has changed the default user's
+        // password, `requirepass` is not the password that the user has.
         changes.sort_by_key(|(name, ..)| *name == "requirepass");
         let mut done: Vec<(Set, String)> = Vec::new();
         for (_, set, before, value, refusal) in changes {
             if set(self, value).is_none() {
                 for (set, before) in done {
-                    // It was in force: it can be set.
+                    // The value was in force before, so it is valid.
                     let _ = set(self, &before);
                 }
                 return Err(refusal);
@@ -281,7 +284,8 @@ mod tests {
         assert_eq!(settings.get(&[b"timeout"]), [(&b"timeout"[..], "7".into())]);
     }
 
-    /// Regression: units and other classes were refused, what stood behind the first number was not looked at, and a few bytes closed every client for good.
+    /// Regression: units and other classes were refused, the fields behind the first number were not checked, and a
+    /// limit of a few bytes closed every client for good.
     #[test]
     fn limits_of_output_are_those_of_redis() {
         let settings = Settings::new(Config { max_output_bytes: 1, ..Config::default() });

@@ -1,22 +1,26 @@
 //! Requests that are parsed before their turn, so that the store can begin to load what they will touch.
 //!
-//! A client that pipelines has many requests under way. Run one after the other, each waits for its own cache misses; asked for together
-//! ([`Keyspace::prefetch`](hither::Keyspace::prefetch)), the misses overlap. So a connection parses the first request of what has arrived, and this the complete ones
-//! behind it, up to [`AHEAD`]. They run in order all the same, each as if it had just been parsed: whatever ends the turn in between (a command that waits, a
-//! client that has to be closed, too many replies, its time) forgets those that have not run, and they are parsed again. What is incomplete or wrong is left to the connection's
-//! own parser, which remembers how far it came and answers errors.
+//! A client that pipelines has many requests under way. If they run one after the other, each waits for its own cache
+//! misses; if their keys are prefetched together ([`Keyspace::prefetch`](hither::Keyspace::prefetch)), the misses
+//! overlap. So a connection parses the first request that has arrived, and this module parses the complete ones behind
+//! it, up to [`AHEAD`].
 //!
-//! One for each thread, empty between turns.
+//! The requests still run in order, each as if it had just been parsed. Whatever ends the turn in between (a command
+//! that waits, a client to be closed, too many replies, the turn's time) forgets those that have not run, and they are
+//! parsed again. Incomplete and wrong requests are left to the connection's own parser, which remembers how far it came
+//! and answers errors.
+//!
+//! There is one `Ahead` per thread, empty between turns.
 
 use hither_resp::{Args, Limits, Parser};
 
-/// Requests behind the first one: with it, what an index looks up at once.
+/// Requests behind the first one; together they are as many as an index looks up at once.
 const AHEAD: usize = 15;
 
-/// See the module's head.
+/// The requests behind the one that runs.
 pub struct Ahead {
     parsers: Vec<Parser>,
-    /// Where each request that was found begins and ends.
+    /// Where each request found begins and ends.
     found: Vec<(usize, usize)>,
 }
 
@@ -27,8 +31,9 @@ impl Default for Ahead {
 }
 
 impl Ahead {
-    /// Parses the complete requests in `bytes`, which begin at a request; `first` is the one before them. Those that name a key, as far as can be told without knowing the
-    /// commands, are passed to `warm`, if there are several.
+    /// Parses the complete requests in `bytes`, which begin at a request; `first` is the request before them. Passes
+    /// their keys to `warm` if there are several: the first argument of each, which is a guess, since the commands are
+    /// not known here.
     pub fn look(&mut self, bytes: &[u8], limits: Limits, first: Args<'_>, warm: impl FnOnce(&[&[u8]])) {
         self.found.clear();
         let mut at = 0;
@@ -59,17 +64,17 @@ impl Ahead {
         }
     }
 
-    /// Requests that were found.
+    /// Number of requests found.
     pub fn count(&self) -> usize {
         self.found.len()
     }
 
-    /// The arguments of one of them, given the same bytes.
+    /// The arguments of request `number`; `bytes` must be the same as in [`Ahead::look`].
     pub fn args<'a>(&'a self, bytes: &'a [u8], number: usize) -> Args<'a> {
         self.parsers[number].args(&bytes[self.found[number].0..])
     }
 
-    /// Where it ends.
+    /// Where request `number` ends.
     pub fn end(&self, number: usize) -> usize {
         self.found[number].1
     }

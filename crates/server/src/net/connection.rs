@@ -2,8 +2,9 @@
 //!
 //! # How it ends
 //!
-//! By the client's wish (it hangs up, or says QUIT), or with a line in the log that says why ([`Client::log_closed`](crate::shared::Client::log_closed)). What breaks the
-//! protocol gets an error first. Who reads too little of its replies, or whose socket fails, cannot be told anything.
+//! A connection ends because the client wants it (it hangs up or sends QUIT), or with a line in the log that says why
+//! ([`Client::log_closed`](crate::shared::Client::log_closed)). A client that breaks the protocol gets an error first.
+//! A client that reads too little of its replies, or whose socket fails, cannot be sent anything.
 
 use super::ahead::Ahead;
 use super::outbox::{Outbox, PAUSE_BYTES, STRANGER_PAUSE_BYTES};
@@ -17,18 +18,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Bytes read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 64 << 10;
-/// Reads of one turn; then others have theirs.
+/// Reads per turn; then other connections have their turns.
 const READS: usize = 8;
-/// Once its commands have taken so long, a turn ends with the one that runs.
+/// Once the commands of a turn have taken this long, the turn ends after the running command.
 const TURN_TIME: Duration = Duration::from_millis(20);
-/// Bytes that are sent in one turn; then others have theirs. Who reads as fast as it is sent to would keep the thread until all of a long reply has left.
+/// Bytes sent per turn; then other connections have their turns. A client that reads as fast as the server sends would
+/// otherwise keep the thread until all of a long reply has left.
 const SENT_BYTES: usize = 1 << 20;
-/// Room that is made at once for what is still missing of a request.
+/// Most room that is allocated at once for the missing rest of a request.
 const MOST_AHEAD: usize = 1 << 20;
 
-/// What a thread's connections work with, one after the other.
+/// Buffers of a thread, which its connections use one after the other.
 pub struct Room {
     scratch: Vec<u8>,
     ahead: Ahead,
@@ -42,42 +44,43 @@ impl Default for Room {
     }
 }
 
-/// See the module's head.
+/// A client's connection: its socket, its session, and the bytes in both directions.
 pub struct Connection {
-    /// The socket.
+    /// The socket, with or without TLS.
     pub channel: Channel,
-    /// The client's state.
+    /// The client's session.
     pub session: Session,
-    /// Replies.
+    /// The replies.
     pub outbox: Outbox,
     parser: Parser,
-    /// Bytes of a request that is not complete, or that has to wait.
+    /// Received bytes that have not run: an incomplete request, and requests that have to wait.
     input: Vec<u8>,
-    /// There may be more to read.
+    /// There may be more to read: set by an event, cleared once a read has emptied the socket.
     readable: bool,
-    /// The other side sends no more.
+    /// The other side sends no more: set when a read reports the end.
     ended: bool,
-    /// Nothing can be sent any more.
+    /// Nothing can be sent any more: set when the socket fails, or when more than max-output waits for the client.
     broken: bool,
     authenticated: bool,
-    /// Commands wait until replies have left.
+    /// Commands wait until replies have left: set by a turn that finds too many, cleared as the next turn begins.
     stalled: bool,
-    /// Commands wait until CLIENT PAUSE is over.
+    /// Commands wait until CLIENT PAUSE is over: set by [`run_one`], cleared as the next turn begins.
     held: bool,
-    /// Commands wait for its next turn.
+    /// Commands wait for the next turn, because this one has used up its time or the server stops; cleared as that turn
+    /// begins.
     cut: bool,
-    /// The command that waits is to run again.
+    /// The waiting command is to run again: set by [`Connection::rouse`], cleared as the next turn begins.
     roused: bool,
-    /// The other side has hung up, though not all that it sent may have been read.
+    /// The other side has hung up, though some of what it sent may still be unread: set by an event, never cleared.
     hung_up: bool,
-    /// What came of reading ahead of its turn: see [`Connection::receive`].
+    /// The result of a read ahead of the turn ([`Connection::receive`]), until the turn takes it.
     arrived: Option<std::io::Result<usize>>,
-    /// See [`most_held`]: as it was at the last flush, so that it changes within no turn.
+    /// [`most_held`] as of the last flush, so that it does not change within a turn.
     most_held: usize,
 }
 
-/// Bytes of replies above which the next commands wait, if the bound of output is so small: what waits for a sync is sent all at once when that has come, and of small
-/// replies it must then not be more than may wait for the client.
+/// Bytes of waiting replies above which further commands wait, for a small output limit. What waits for a sync becomes
+/// ready to be sent all at once. As long as replies are small, it must then not exceed what may wait for the client.
 fn most_held(shared: &Shared) -> usize {
     match shared.settings.max_output_bytes.load(Ordering::Relaxed) {
         0 => usize::MAX,
@@ -86,7 +89,7 @@ fn most_held(shared: &Shared) -> usize {
 }
 
 impl Connection {
-    /// A new connection.
+    /// Makes a connection for a new client.
     pub fn new(channel: Channel, session: Session) -> Connection {
         let authenticated = session.authenticated;
         let limits = limits_for(&session);
@@ -110,27 +113,27 @@ impl Connection {
         }
     }
 
-    /// The socket has something to read.
+    /// Notes that the socket has something to read.
     pub fn note_readable(&mut self) {
         self.readable = true;
     }
 
-    /// The other side has hung up: nobody waits for the answer of a command that waits for others.
+    /// Notes that the other side has hung up: nobody waits for the answer of a command that waits for other clients.
     pub fn note_hung_up(&mut self) {
         self.hung_up = true;
     }
 
-    /// The command that waits is to run again.
+    /// Has the waiting command run again at the next turn.
     pub fn rouse(&mut self) {
         self.roused = true;
     }
 
-    /// Until when its command waits.
+    /// The deadline of the waiting command.
     pub fn deadline(&self) -> Option<Instant> {
         self.session.wait.as_ref()?.deadline
     }
 
-    /// Whether it is done with: everything was sent that can be.
+    /// Whether the connection is finished: everything that can be sent has been sent.
     pub fn is_over(&self) -> bool {
         self.broken || ((self.ended || self.session.closing) && self.outbox.waiting() == 0 && !self.channel.is_pending())
     }
@@ -141,7 +144,8 @@ impl Connection {
         self.outbox.waiting() > most.min(self.most_held)
     }
 
-    /// Reads into `early` ahead of its turn, if it is going to read then. Pass the same bytes to [`Connection::serve`], which has to follow.
+    /// Reads into `early` ahead of the turn, if the turn is going to read. [`Connection::serve`] must follow, with the
+    /// same bytes.
     pub fn receive(&mut self, early: &mut [u8]) {
         let runs_at_once = self.input.is_empty() && !self.session.is_waiting() && self.session.watching.is_none() && !self.is_paused();
         let is_at_rest = self.stalled || self.held || self.ended || self.session.closing;
@@ -150,13 +154,14 @@ impl Connection {
         }
     }
 
-    /// Where its first request will look, if that is known by what was read ahead of its turn.
+    /// The key of the first request, if what was read ahead of the turn tells it.
     pub fn key_to_come<'a>(&self, early: &'a [u8]) -> Option<&'a [u8]> {
         let count = *self.arrived.as_ref()?.as_ref().ok()?;
         peek_key(&early[..count])
     }
 
-    /// Reads and runs commands until there are no more, or it is the turn of others. Whether it has to come again. `now`: about.
+    /// Reads and runs commands until there are no more, or others have their turns. Returns whether it has to be called
+    /// again without an event. `now` need not be exact.
     pub fn serve(&mut self, shared: &Arc<Shared>, early: &[u8], room: &mut Room, now: Instant) -> bool {
         self.session.ended = room.ended.take();
         let again = self.serve_now(shared, early, room, now);
@@ -167,7 +172,7 @@ impl Connection {
     fn serve_now(&mut self, shared: &Arc<Shared>, early: &[u8], room: &mut Room, now: Instant) -> bool {
         let Room { scratch, ahead, .. } = room;
         self.give_up_if_hung_up();
-        // What waits for data runs again only if there may be some, or could not run when there was.
+        // A command that waits for data runs again only if there may be some, or if it could not run when there was.
         let runs = !self.session.is_waiting() || self.roused || self.stalled || self.held;
         (self.stalled, self.held, self.cut, self.roused) = (false, false, false, false);
         self.session.began = None;
@@ -176,13 +181,14 @@ impl Connection {
         }
         self.show_commands();
         for _ in 0..READS {
-            // What has arrived ahead of its turn is taken in in any case: nobody has it but this turn.
+            // What was read ahead is taken in any case: only this turn has it.
             self.stalled |= self.arrived.is_none() && self.is_paused();
             if self.session.is_waiting() {
                 self.give_up_if_hung_up();
                 return false;
             }
-            // As in Redis: clients that give up come again, and each of their attempts would run at the end of the pause.
+            // As in Redis: clients that give up come again, and each of their attempts would run at the end of the
+            // pause.
             self.session.closing |= self.held && self.hung_up;
             if self.cut {
                 return !self.session.closing && !self.stalled;
@@ -193,7 +199,7 @@ impl Connection {
             let (read, buffer) = match self.arrived.take() {
                 Some(read) => (read, early),
                 None => {
-                    // That takes time which is no command's.
+                    // This read takes time that belongs to no command.
                     self.session.ended = None;
                     (self.channel.read(scratch), &scratch[..])
                 }
@@ -203,8 +209,8 @@ impl Connection {
                 Ok(count) => {
                     CoreStats::add(&self.session.stats().input_bytes, count as u64);
                     self.session.client.note_active(now);
-                    // Asking again only to hear that there is no more would be one system call in three. What comes from now on is an event of its own (epoll(7)); so
-                    // is the end, but it may have been told already.
+                    // Reading once more only to find nothing would be one system call in three. Whatever comes from now
+                    // on is an event of its own (epoll(7)). So is the end, but its event may have come already.
                     self.readable = count == buffer.len() || self.hung_up || self.channel.is_encrypted();
                     self.take_in(shared, &buffer[..count], ahead);
                 }
@@ -219,16 +225,17 @@ impl Connection {
         true
     }
 
-    /// Nobody is there for whom its command could wait: it takes nothing any more.
+    /// Ends a wait for other clients once the client has hung up: nobody is there to take the answer.
     fn give_up_if_hung_up(&mut self) {
-        // What ends by itself is waited for: there may be commands behind it, and perhaps the other side only says no more.
+        // A wait that ends by itself goes on: there may be commands behind it, and perhaps the other side has only
+        // stopped sending.
         if self.hung_up && self.session.wait.as_ref().is_some_and(|wait| !wait.ends_by_itself()) {
             self.session.closing = true;
             self.session.wait = None;
         }
     }
 
-    /// For MONITOR: what others have done.
+    /// Passes on what MONITOR shows of others' commands.
     fn show_commands(&mut self) {
         if let Some(watching) = &self.session.watching
             && !self.is_paused()
@@ -239,7 +246,7 @@ impl Connection {
         }
     }
 
-    /// Runs the requests in new bytes: in place if no request has begun before.
+    /// Runs the requests in new bytes, in place if no request has begun before.
     fn take_in(&mut self, shared: &Arc<Shared>, bytes: &[u8], ahead: &mut Ahead) {
         if self.input.is_empty() {
             let done = self.run(shared, bytes, ahead);
@@ -260,7 +267,7 @@ impl Connection {
             return;
         }
         input.drain(..done);
-        // A large request has come and gone; one that is under way has got its room before.
+        // A large request has come and gone. A request that is still arriving got its room before.
         let room = READ_BYTES.max(input.len() + self.parser.missing(&input).min(MOST_AHEAD));
         if done > 0 && input.capacity() / 4 > room {
             input.shrink_to(room);
@@ -268,7 +275,7 @@ impl Connection {
         self.input = input;
     }
 
-    /// Runs the requests in `bytes`; how many bytes they had.
+    /// Runs the requests in `bytes` and returns how many bytes they had.
     fn run(&mut self, shared: &Arc<Shared>, bytes: &[u8], ahead: &mut Ahead) -> usize {
         let mut at = 0;
         while self.may_run() {
@@ -292,7 +299,7 @@ impl Connection {
             self.cut = self.is_turn_over(shared);
             let mut done = 0;
             for number in 0..ahead.count() {
-                // With other limits, the others are to be parsed again.
+                // The limits have changed, so the other requests must be parsed again.
                 if self.take_limits() || !self.may_run() {
                     break;
                 }
@@ -308,17 +315,18 @@ impl Connection {
         at
     }
 
-    /// Whether requests that have arrived may run. A command that waits runs whatever else waits: others may be queued behind it.
+    /// Whether requests that have arrived may run. A waiting command runs however many replies wait: other clients may
+    /// be queued behind it.
     fn may_run(&self) -> bool {
         !self.cut && !self.session.closing && !self.session.client.is_killed() && (!self.is_paused() || self.session.is_waiting())
     }
 
-    /// Whether others have their turns now, after a command.
+    /// Whether the turn ends after this command, so that others have theirs.
     fn is_turn_over(&self, shared: &Shared) -> bool {
         self.session.turn_time() > TURN_TIME || shared.stopping.load(Ordering::Relaxed)
     }
 
-    /// Whether the client has other limits than before: it has said who it is.
+    /// Takes over the client's limits, which change when it logs in or out; returns whether they changed.
     fn take_limits(&mut self) -> bool {
         let changed = self.session.authenticated != self.authenticated;
         if changed {
@@ -335,7 +343,8 @@ impl Connection {
         self.outbox.appended(start, 0);
     }
 
-    /// Sends what may be sent, up to [`SENT_BYTES`]. Whether it has to come again, though no event will say so: there is more. `now`: about.
+    /// Sends what may be sent, up to [`SENT_BYTES`]. Returns whether there is more and it has to be called again,
+    /// because no event will come. `now` need not be exact.
     pub fn flush(&mut self, shared: &Shared, now: Instant) -> bool {
         self.flush_up_to(SENT_BYTES, shared, now)
     }
@@ -349,7 +358,7 @@ impl Connection {
         let again = self.send(bytes, now);
         let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
         self.most_held = most_held(shared);
-        // What waits for a sync does not count, nor what only its turn has left: it reads.
+        // What waits for a sync does not count, nor what only this turn's bound has left over: the client reads.
         let waiting = self.outbox.ready().len();
         if most > 0 && waiting > most && !again && !self.broken {
             // The client asks for more than it reads.
@@ -360,7 +369,7 @@ impl Connection {
         again
     }
 
-    /// Sends up to `most` bytes; whether the socket may take more of what there is.
+    /// Sends up to `most` bytes; returns whether there is more that the socket may take.
     fn send(&mut self, most: usize, now: Instant) -> bool {
         let mut left = most;
         while !self.broken && !self.outbox.ready().is_empty() {
@@ -384,7 +393,8 @@ impl Connection {
         false
     }
 
-    /// Its socket has failed. Who hangs up without reading everything (clients that are killed do) wants that.
+    /// Handles a failed socket. A client that hangs up without having read everything, as killed clients do, does so on
+    /// purpose.
     #[cold]
     fn lose(&mut self, error: &Error) {
         let hung_up = matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe);
@@ -394,30 +404,33 @@ impl Connection {
         self.broken = true;
     }
 
-    /// Whether it is the client's turn: nothing of it is under way, and it could read what there is. Who watches others by MONITOR need not say anything.
+    /// Whether the next step is the client's: none of its commands is under way, and it could read what there is. A
+    /// client that watches others by MONITOR need not send anything.
     pub fn may_be_idle(&self) -> bool {
         let waits_for_sync = self.outbox.is_holding() && self.outbox.ready().is_empty();
         !self.held && !self.session.is_waiting() && self.session.watching.is_none() && !waits_for_sync
     }
 
-    /// Tells others what its buffers hold.
+    /// Publishes to other threads how much the buffers hold.
     pub fn publish(&self) {
         self.session.client.input_bytes.store(self.input.len(), Ordering::Relaxed);
         self.session.client.output_bytes.store(self.outbox.waiting(), Ordering::Relaxed);
     }
 
-    /// Whether commands wait for the end of CLIENT PAUSE: it has to be served again to see whether they may run.
+    /// Whether commands wait for the end of CLIENT PAUSE: the connection must be served again to see whether they may
+    /// run.
     pub fn is_held(&self) -> bool {
         self.held
     }
 
-    /// Whether commands that had to wait for replies to leave can run now.
+    /// Whether commands that waited for replies to leave can run now.
     pub fn can_go_on(&self) -> bool {
         self.stalled && !self.is_paused() && !self.session.closing
     }
 }
 
-/// Runs one request. Not if it has to wait: it is parsed again when its pause is over, or the client was woken.
+/// Runs one request and returns whether it ran. A request that has to wait is parsed again once the pause is over or
+/// the client is woken.
 fn run_one(shared: &Arc<Shared>, session: &mut Session, outbox: &mut Outbox, held: &mut bool, args: Args<'_>) -> bool {
     if session.must_wait(shared, args) {
         *held = true;

@@ -1,10 +1,13 @@
 //! The event loop of one thread.
 //!
-//! A round: wait for events; read and run the commands of all connections that have some; send what need not wait. Of up to [`GROUP`] connections that have some
-//! all are read before the first one's commands run, so that the store can begin to load what they lead to.
+//! A round waits for events, then reads and runs the commands of all connections that have some, then sends what need
+//! not wait. Up to [`GROUP`] such connections are all read before the first one's commands run, so that the store can
+//! begin to load what the commands lead to.
 //!
-//! Replies that rest on what is not yet durable are held. The durability of all of them is asked for once, when nothing has arrived that could be served first, or
-//! after the round that [`GATHER`] ends in: what is written by then rides along with one sync. So it is asked for later than without by a round at most, and only while there is work.
+//! Replies that rest on what is not yet durable are held. The loop requests durability for all of them at once: when
+//! nothing has arrived that could be served first, or after the round in which [`GATHER`] ends. What is written by then
+//! shares one sync. This delays the request by one round at most, and only while there is work.
+//!
 //! Sockets are registered once, edge-triggered.
 
 mod admission;
@@ -26,72 +29,76 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long replies that wait are waited for at the end.
+/// How long the loop waits, once the server stops, for replies that have not left.
 pub const LINGER: Duration = Duration::from_secs(3);
-/// How often kills, time-outs and a stop are looked for.
+/// How often the loop looks for kills, time-outs and a stop.
 const TICK: Duration = Duration::from_millis(100);
-/// How long a thread begins further rounds before it asks for the durability of what was written first: about as long as a sync takes on a fast disk.
+/// How long a thread begins further rounds before it requests durability for the oldest write: about as long as a sync
+/// takes on a fast disk.
 const GATHER: Duration = Duration::from_micros(100);
-/// Until accepting is tried again when there are no descriptors left.
+/// How long accepting pauses when there are no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Clients that are read of before the first of them is served: as many as an index looks up at once.
+/// Number of clients that are read before the first of them is served: as many as an index looks up at once.
 const GROUP: usize = 16;
-/// Bytes that are read of each.
+/// Bytes that are read ahead from each of them.
 const EARLY_BYTES: usize = 16 << 10;
 
 const WAKE: Token = Token(0);
-/// Connections have the tokens from here on, listeners those below.
+/// Connections have the tokens from here on; listeners have tokens below.
 const FIRST_CONNECTION: usize = 1024;
 
-/// What others leave for a thread.
+/// What other threads leave for this one.
 struct Mailbox {
     waker: Waker,
-    /// The last says whether with TLS.
+    /// New connections; the last part says whether with TLS.
     arrivals: Mutex<Vec<(TcpStream, SocketAddr, bool)>>,
     connections: AtomicUsize,
-    /// A commit that was asked for is done.
+    /// A requested commit is done: set by the committer's callback, and at each tick while replies wait; cleared by the
+    /// loop.
     committed: AtomicBool,
-    /// Why it failed.
+    /// Why a commit failed; never cleared.
     failure: Mutex<Option<String>>,
 }
 
 type Listeners = Vec<(TcpListener, bool)>;
 
-/// One thread's loop.
+/// The event loop of one thread.
 pub struct Core {
     index: usize,
     shared: Arc<Shared>,
     poll: Poll,
     mailboxes: Vec<Arc<Mailbox>>,
-    /// Each with whether it is for TLS.
+    /// The listeners, each with whether it is for TLS.
     listeners: Weak<Listeners>,
-    /// The same, of the first thread: their events come to it, and they are closed when it ends, whatever keeps the others.
+    /// The first thread owns the listeners: their events come to it, and they are closed when it ends, whatever keeps
+    /// the other threads.
     own_listeners: Option<Arc<Listeners>>,
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
-    /// Connections to be served, and to be sent to, in this round.
+    /// Connections to be served in this round; `to_flush`: those to be sent to.
     to_serve: Vec<usize>,
     to_flush: Vec<usize>,
     /// Connections with replies that wait for durability.
     holding: Vec<usize>,
-    /// When commands that wait must wait no longer, with their connections.
+    /// Deadlines of waiting commands, with the slots of their connections.
     deadlines: BTreeSet<(Instant, usize)>,
-    /// What clients wrote or read rests on this, also of those who have gone since.
+    /// The newest version that a client's write or read rests on, including clients that have gone since.
     wanted: u64,
-    /// Since when that is more than was asked for.
+    /// Since when `wanted` is above what was requested.
     unasked_since: Option<Instant>,
     room: Room,
-    /// What was read of several clients before the first of them is served, [`EARLY_BYTES`] for each.
+    /// Read-ahead bytes of the clients of a group, [`EARLY_BYTES`] for each.
     early: Vec<u8>,
-    /// When this round began. For what need not be exact: reading the clock for each client would cost as much as a small command.
+    /// When this round began, for uses that need not be exact: reading the clock for each client would cost as much as
+    /// a small command.
     now: Instant,
     last_tick: Instant,
     accept_at: Option<Instant>,
     refusals: Refusals,
 }
 
-/// The loops of a server; the first one is told of new connections.
+/// Makes the loops of a server; the first one receives the events of the listeners.
 pub fn make(shared: &Arc<Shared>, mut listeners: Listeners, count: usize) -> std::io::Result<Vec<Core>> {
     let mut polls = Vec::new();
     let mut mailboxes = Vec::new();
@@ -113,7 +120,7 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Listeners, count: usize) -> std
     let listeners = Arc::new(listeners);
     for (index, mailbox) in mailboxes.iter().enumerate() {
         let mailbox: Arc<Mailbox> = mailbox.clone();
-        // If that fails, the next tick looks.
+        // If waking fails, the next tick looks.
         shared.waiting.set_ring(index, move || drop(mailbox.waker.wake()));
     }
     let mut cores = Vec::new();
@@ -145,7 +152,7 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Listeners, count: usize) -> std
 }
 
 impl Core {
-    /// Serves until the end.
+    /// Serves until the server stops and its replies have left.
     pub fn run(&mut self) {
         let mut events = Events::with_capacity(1024);
         while !self.shared.stopping.load(Ordering::Acquire) {
@@ -166,7 +173,8 @@ impl Core {
         self.give_up();
     }
 
-    /// The end does not wait any longer: whoever was not sent everything by now is not told what became of its last commands.
+    /// Ends the wait for replies: clients that have not received everything by now do not learn what became of their
+    /// last commands.
     fn give_up(&mut self) {
         self.refusals.log();
         for connection in self.connections.iter().flatten() {
@@ -179,7 +187,7 @@ impl Core {
         if let Err(error) = self.await_events(events)
             && error.kind() != ErrorKind::Interrupted
         {
-            // Nothing can be known of any connection any more.
+            // Nothing can be learnt about any connection any more.
             self.shared.fail_stop(&format!("a thread can no longer wait for its connections: {error}"));
             return;
         }
@@ -210,7 +218,7 @@ impl Core {
         self.shared.settings.latency.note_since("loop", self.now);
     }
 
-    /// Waits until there is something to do; what was written is asked for before that.
+    /// Waits until there is something to do; requests durability for what was written before it does.
     fn await_events(&mut self, events: &mut Events) -> std::io::Result<()> {
         if let Some(since) = self.unasked_since {
             if since.elapsed() < GATHER {
@@ -225,7 +233,7 @@ impl Core {
         self.poll.poll(events, Some(wait))
     }
 
-    /// How long it may wait for events: not beyond what is due by itself.
+    /// How long the loop may wait for events: not beyond anything that is due by itself.
     fn patience(&self) -> Duration {
         if !self.to_serve.is_empty() || !self.to_flush.is_empty() {
             return Duration::ZERO;
@@ -242,14 +250,14 @@ impl Core {
         }
         if readable {
             connection.note_readable();
-            // It is sent to afterwards.
+            // Serving a connection queues it for sending, too.
             self.to_serve.push(slot);
         } else {
             self.to_flush.push(slot);
         }
     }
 
-    /// Commands that wait run again if their clients were woken, or their time is over.
+    /// Has waiting commands run again whose clients were woken or whose deadlines have passed.
     fn rouse(&mut self) {
         if self.shared.waiting.is_empty() && self.shared.monitors.is_empty() {
             return;
@@ -270,7 +278,7 @@ impl Core {
 
     fn serve(&mut self) {
         let mut slots = std::mem::take(&mut self.to_serve);
-        // Who has not done all in the last round may have had an event since.
+        // A connection that had commands left over from the last round may have had an event since.
         slots.sort_unstable();
         slots.dedup();
         for group in slots.chunks(GROUP) {
@@ -287,7 +295,8 @@ impl Core {
         }
     }
 
-    /// Reads of a group of clients, so that the store can begin to load what all of their first requests will touch.
+    /// Reads ahead from a group of clients, so that the store can begin to load what all of their first requests will
+    /// touch.
     fn receive(&mut self, group: &[usize]) {
         if group.len() < 2 {
             return;
@@ -312,7 +321,7 @@ impl Core {
         }
     }
 
-    /// Serves a client, the one of this `number` in its group.
+    /// Serves a client; `number` is its place in its group.
     fn serve_one(&mut self, slot: usize, number: usize) {
         let Some(Some(connection)) = self.connections.get_mut(slot) else { return };
         let (before, held_before) = (connection.deadline(), connection.outbox.is_holding());
@@ -362,10 +371,10 @@ impl Core {
         }
     }
 
-    /// One request for all that waits, since this time.
+    /// Makes one request for everything that waits; `since` is when the oldest of it began to wait.
     fn request_commit(&mut self, since: Instant) {
         self.unasked_since = None;
-        // A slot is there twice if another client has got it meanwhile.
+        // A slot is there twice if another client has taken it over meanwhile.
         self.holding.sort_unstable();
         self.holding.dedup();
         let stats = &self.shared.cores[self.index];
@@ -375,7 +384,7 @@ impl Core {
             shared.cores[index].waited_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
             shared.settings.latency.note("durability-wait", since.elapsed());
             if let Err(error) = outcome {
-                // Why the sync failed, without what that means.
+                // Why the sync failed, without the consequence that the error's text adds.
                 let why = match error {
                     Error::ReadOnly(why) => why,
                     error => error.to_string(),
@@ -384,7 +393,7 @@ impl Core {
                 *mailbox.failure.lock() = Some(why);
             }
             mailbox.committed.store(true, Ordering::Release);
-            // If that fails, the next tick looks.
+            // If waking fails, the next tick looks.
             let _ = mailbox.waker.wake();
         });
     }
@@ -393,7 +402,7 @@ impl Core {
         let mailbox = self.mailboxes[self.index].clone();
         if mailbox.committed.swap(false, Ordering::AcqRel) {
             let durable = self.shared.databases.db.durable_version();
-            // A failure is for good: what is held later gets it, too.
+            // A failure is permanent: later replies get it, too.
             let failure = mailbox.failure.lock().clone();
             let holding = std::mem::take(&mut self.holding);
             for slot in holding {
@@ -422,7 +431,7 @@ impl Core {
     fn close(&mut self, slot: usize) {
         let Some(mut connection) = self.connections[slot].take() else { return };
         connection.deadline().map(|deadline| self.deadlines.remove(&(deadline, slot)));
-        // It is closed by being dropped, whatever this says.
+        // Dropping the connection closes it, whatever these return.
         connection.channel.finish();
         let _ = self.poll.registry().deregister(&mut connection.channel.stream);
         self.shared.clients.remove(connection.session.client.id);
@@ -430,7 +439,7 @@ impl Core {
         self.free.push(slot);
     }
 
-    /// New certificates: at SIGHUP, or because the files have changed.
+    /// Reads the certificates again at SIGHUP, or when the files have changed.
     fn reload_if_need_be(&self) {
         let asked = self.shared.reload.swap(false, Ordering::AcqRel);
         let Some(tls) = self.shared.tls.as_ref().filter(|tls| tls.is_changed() || asked) else { return };
@@ -440,7 +449,7 @@ impl Core {
         }
     }
 
-    /// Closes clients that were killed or are idle for too long, and sees to pauses that are over and wakes that failed.
+    /// Closes clients that were killed or idle for too long, and handles pauses that are over and wakes that failed.
     fn tick(&mut self) {
         self.last_tick = Instant::now();
         self.shared.cores[self.index].alive_ms.store(now_ms(), Ordering::Relaxed);

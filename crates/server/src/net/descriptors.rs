@@ -1,26 +1,28 @@
-//! Room for clients among the files that the system lets the process have open.
+//! Room for clients among the files that the system lets the process open.
 //!
-//! Each connection is one of them, and so is what the server opens while it serves: a checkpoint, a backup, the file of the users. Where clients can take them all nothing of that can be
-//! opened any more, and who has not logged in is a client, too. So a server has the limit raised to what its clients and it may need, as far as the system lets it, or takes fewer
-//! clients; those beyond are told so.
+//! Each connection takes a descriptor, and so does each file that the server opens while it serves: a checkpoint, a
+//! backup, the ACL file. If clients could take all descriptors, none of these could be opened, and a client that has
+//! not logged in takes one, too. So the server raises the limit to what its clients and it may need, as far as the
+//! system allows, or else takes fewer clients; those beyond are refused with an error.
 
 use crate::metrics::http::MAX_CONNECTIONS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What a server without threads and pools may have open besides: standard streams, listeners, a backup and files of settings, as many as Redis keeps; and those who ask for metrics, with
-/// their listener.
+/// What a server without threads and pools may have open besides clients: standard streams, listeners, a backup and
+/// files of settings (as many as Redis reserves), and connections for metrics with their listener.
 const RESERVE: usize = 32 + MAX_CONNECTIONS + 8;
-/// For each thread: its event queue, its waker, and a connection on its way to be refused.
+/// Per thread: its event queue, its waker, and a connection on its way to be refused.
 const OF_THREAD: usize = 4;
-/// For each pool: its file, that of a copy, and both directories.
+/// Per pool: its file, the file of a copy, and both directories.
 const OF_POOL: usize = 4;
 
-/// Descriptors that are not clients', of a server with so many threads and pools.
+/// Descriptors that are not available to clients, for this many threads and pools.
 pub const fn reserve(threads: usize, pools: usize) -> usize {
     RESERVE + OF_THREAD * threads + OF_POOL * pools
 }
 
-/// For how many of `clients` there is room beside `reserved` descriptors. Raises the limit of the process for them, never lowers it; 1 at least, and then there may be no room.
+/// For how many of `clients` there is room beside `reserved` descriptors. Raises the limit of the process for them and
+/// never lowers it. Returns at least 1, even if there is no room.
 pub fn room_for(clients: usize, reserved: usize) -> usize {
     let wanted = clients.saturating_add(reserved) as u64;
     let limit = getrlimit(Resource::Nofile);
@@ -35,7 +37,7 @@ pub fn room_for(clients: usize, reserved: usize) -> usize {
     clients.min(room).max(1)
 }
 
-/// The limit in force, for people.
+/// The limit in force, as text for people.
 pub fn limit() -> String {
     getrlimit(Resource::Nofile).current.map_or_else(|| "unlimited".to_owned(), |files| files.to_string())
 }

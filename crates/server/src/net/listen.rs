@@ -1,6 +1,7 @@
 //! The addresses that a server listens at.
 //!
-//! `::` alone takes clients of IPv4 as well, whatever the system's default is. With an address of IPv4 beside it, it takes those of IPv6 alone: the system would call the port in use.
+//! `::` alone takes IPv4 clients as well, whatever the system's default is. Beside an IPv4 address it takes IPv6
+//! clients only, because the system would report the port as in use.
 
 use super::StartError;
 use mio::net::TcpListener;
@@ -11,10 +12,10 @@ use std::net::{IpAddr, SocketAddr};
 /// Connections that may wait to be accepted; the system has a bound of its own.
 const BACKLOG: i32 = 4096;
 
-/// A socket that has one of these addresses, with this port. Nobody can connect to it yet.
+/// Returns a socket bound to `ip` and `port`; `among` are all addresses of the server. No client can connect to it yet.
 ///
 /// # Errors
-/// The system's: somebody else has it, it is not this machine's, or it needs rights.
+/// The system's: another process has the address, it is not this machine's, or it needs privileges.
 pub fn bind(ip: IpAddr, port: u16, among: &[IpAddr]) -> std::io::Result<OwnedFd> {
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
@@ -26,12 +27,13 @@ pub fn bind(ip: IpAddr, port: u16, among: &[IpAddr]) -> std::io::Result<OwnedFd>
     Ok(socket)
 }
 
-/// Listens at all addresses; with any free port, all get the same.
+/// Listens at all addresses. If `port` is 0, all get the same free port.
 pub(super) fn at(addresses: &[IpAddr], mut port: u16) -> Result<Vec<(SocketAddr, TcpListener)>, StartError> {
     let mut listeners = Vec::new();
     for ip in addresses {
         let bound = bind(*ip, port, addresses).and_then(|socket| {
-            // More may wait than libraries ask for: a burst of clients would be left to the retries of their systems.
+            // A longer queue than libraries ask for: otherwise clients of a burst would depend on the retries of their
+            // systems.
             rustix::net::listen(&socket, BACKLOG)?;
             let listener = TcpListener::from_std(socket.into());
             Ok((listener.local_addr()?, listener))
@@ -43,7 +45,7 @@ pub(super) fn at(addresses: &[IpAddr], mut port: u16) -> Result<Vec<(SocketAddr,
     Ok(listeners)
 }
 
-/// Two of these addresses that cannot both be listened at with one port.
+/// Returns two of these addresses at which one server cannot listen with the same port.
 pub fn colliding(addresses: &[IpAddr]) -> Option<(IpAddr, IpAddr)> {
     let collide = |a: &IpAddr, b: &IpAddr| a == b || a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified());
     let pairs = addresses.iter().enumerate().flat_map(|(number, a)| addresses[..number].iter().map(move |b| (*b, *a)));

@@ -1,25 +1,32 @@
 //! Threads and connections.
 //!
-//! One thread for each processor, pinned there (fewer are not: the system knows which processors are free), with an event loop of its own ([`core`]). When it wakes up it does not preempt what runs there, unless the settings say so: clients on the same
-//! machine get to send more before they are answered, so that a round has more to do. The first one accepts and hands each connection, once and for
-//! all, to the thread with the fewest. A thread runs the commands of its connections in place: no command ever passes from thread to thread.
+//! There is one serving thread per processor, pinned there, with an event loop of its own ([`core`]). Fewer threads are
+//! not pinned: the system knows which processors are free. A thread that wakes up does not preempt what runs on its
+//! processor, unless the settings say so. This lets clients on the same machine send more before they are answered, so
+//! that a round has more to do.
+//!
+//! The first thread accepts connections and hands each, once and for all, to the thread with the fewest. A thread runs
+//! the commands of its connections in place: no command ever passes from thread to thread.
 //!
 //! # Replies that wait
 //!
-//! No thread sleeps in a sync. A command tells the version that its reply rests on; [`outbox::Outbox`] holds the reply, and those behind it, until that is durable. All
-//! that the commands of some rounds of the loop rest on, over all connections of the thread, becomes one request to the store's committer, whose callback
+//! No thread sleeps in a sync. A command returns the version that its reply rests on; [`outbox::Outbox`] holds the
+//! reply, and those behind it, until that version is durable. A thread collects what the commands of some rounds of its
+//! loop rest on, over all of its connections, and makes one request of it to the store's committer, whose callback
 //! wakes the loop. So whatever arrives during one sync shares the next.
 //!
-//! If a sync fails, every reply that waits becomes an error, and the store refuses writes from then on.
+//! If a sync fails, every waiting reply becomes an error, and the store refuses writes from then on.
 //!
 //! # Bounds
 //!
-//! A connection holds at most one incomplete request (bounded by [`hither_resp::Limits`]), and its replies: while more than [`outbox::PAUSE_BYTES`] wait
-//! ([`outbox::STRANGER_PAUSE_BYTES`] before it has logged in), no further command of it runs; beyond the output limit (one huge reply) it is closed. Buffers of idle connections are given back.
+//! A connection holds at most one incomplete request (bounded by [`hither_resp::Limits`]) and its replies. While more
+//! than [`outbox::PAUSE_BYTES`] of replies wait ([`outbox::STRANGER_PAUSE_BYTES`] before it has logged in), no further
+//! command of it runs; beyond the output limit (one huge reply) it is closed. Buffers of idle connections are freed.
 //!
 //! # The end
 //!
-//! On a stop the threads take no more commands than those that run, wait up to [`core::LINGER`] for replies that wait or are being sent, and end. Then the store is closed.
+//! When the server stops, the threads start no further commands, wait up to [`core::LINGER`] for replies that wait or
+//! are being sent, and end. Then the store is closed.
 
 pub mod ahead;
 pub mod connection;
@@ -54,35 +61,35 @@ use std::thread::JoinHandle;
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The store refused.
+    /// The store returned an error.
     #[error(transparent)]
     Store(#[from] hither::Error),
-    /// An address cannot be listened at.
+    /// The server cannot listen at an address.
     #[error("cannot listen at {address}: {source}; is another server there?")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file with the users cannot be taken.
+    /// The ACL file cannot be used.
     #[error("{0}")]
     Acl(String),
-    /// There is no directory for backups.
+    /// The directory for backups does not exist.
     #[error("{} is no directory, so no backups can be made there (backup-dir); mount it, or make it, for the server's user to write to", .0.display())]
     Backup(PathBuf),
-    /// Certificates or keys cannot be taken.
+    /// Certificates or keys cannot be used.
     #[error("{0}")]
     Tls(String),
     /// A file that the settings name cannot be read.
     #[error("{} cannot be read: {source}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Threads or event queues are refused.
+    /// The system refuses threads or event queues.
     #[error("cannot start the threads of the server: {0}")]
     Threads(std::io::Error),
 }
@@ -101,7 +108,7 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
     reaper: JoinHandle<()>,
     metrics: Option<JoinHandle<()>>,
-    /// Nobody is served any more.
+    /// Set once no client is served any more: the metrics thread then ends.
     ended: Arc<AtomicBool>,
 }
 
@@ -139,7 +146,7 @@ impl Server {
         shared.port.store(usize::from(address.port()), Ordering::Relaxed);
         let listeners = listeners.into_iter().map(|(_, listener, tls)| (listener, tls)).collect();
         let (cores, reaper) = Server::prepare(&shared, listeners, count).inspect_err(|_| {
-            // Nobody was served. If that fails, the next start mends what there may be.
+            // Nobody was served. If this fails, the next start mends whatever there may be to mend.
             let _ = shared.databases.mark.end(&shared.databases.db);
         })?;
         let (threads, ended) = (Vec::new(), Arc::default());
@@ -151,7 +158,7 @@ impl Server {
         Ok(server)
     }
 
-    /// What may fail before anybody is served: the users, the loops, the thread that removes what was deleted.
+    /// Prepares what may fail before anybody is served: the users, the loops, the reaper thread.
     fn prepare(
         shared: &Arc<Shared>,
         listeners: Vec<(TcpListener, bool)>,
@@ -169,7 +176,7 @@ impl Server {
         Ok((cores, reaper))
     }
 
-    /// Starts the threads that serve.
+    /// Starts the serving threads, and the one for metrics.
     fn begin(&mut self, cores: Vec<core::Core>, metrics: Option<TcpListener>) -> std::io::Result<()> {
         if let Some(listener) = metrics {
             let (shared, ended) = (self.shared.clone(), self.ended.clone());
@@ -187,7 +194,7 @@ impl Server {
             let serve = move || {
                 pin(index, count);
                 if !shared.settings.started.wakeup_preemption {
-                    // Where that is refused, it is only slower.
+                    // Where the system refuses this, the server is only slower.
                     let _ = forgo_wakeup_preemption();
                 }
                 shared.or_stop("serves clients", || core.run());
@@ -198,31 +205,32 @@ impl Server {
         Ok(())
     }
 
-    /// Where it listens: the first address, with the port that was really taken.
+    /// The first address that it listens at, with the port that was actually taken.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens for TLS, if it does.
+    /// The address that it listens at for TLS, if any.
     pub fn tls_address(&self) -> Option<SocketAddr> {
         self.tls_address
     }
 
-    /// Where it serves metrics, if it does.
+    /// The address that it serves metrics at, if any.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// What its threads share.
+    /// The state that its threads share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Ends it when the process gets SIGTERM or SIGINT. SIGINT while it ends kills the process as usual, which somebody at a terminal wants; a second SIGTERM does not:
-    /// timeout(1) sends it to the process and to its group. SIGHUP has it read its certificates again.
+    /// Stops the server when the process receives SIGTERM or SIGINT. A SIGINT during the stop kills the process as
+    /// usual, which is what a user at a terminal wants. A second SIGTERM does not, because timeout(1) sends it both to
+    /// the process and to its group. SIGHUP makes the server read its certificates again.
     ///
     /// # Errors
-    /// The system's, if it takes no handlers.
+    /// The system's, if it refuses the handlers.
     pub fn stop_at_signals(&self) -> std::io::Result<()> {
         signal_hook::flag::register(signal_hook::consts::SIGHUP, self.shared.reload.clone())?;
         signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, self.shared.stopping.clone())?;
@@ -232,37 +240,39 @@ impl Server {
         Ok(())
     }
 
-    /// Asks it to end, and waits for that.
+    /// Stops the server and waits until it has ended.
     pub fn stop(self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        // It is wanted to end; why it did before is in the log.
+        // The caller wants it to end; why it may have ended before is in the log.
         let _ = self.wait();
     }
 
-    /// Waits until it ends: by [`Shared::stopping`], or the command SHUTDOWN.
+    /// Waits until the server ends: because [`Shared::stopping`] was set, for example by SHUTDOWN.
     ///
     /// # Errors
-    /// It has ended by itself, because it could not go on; see [`Shared::fail_stop`].
+    /// The server has ended by itself because it could not go on; see [`Shared::fail_stop`].
     pub fn wait(self) -> Result<(), Ended> {
         for thread in self.threads {
-            // A panic there was printed; the others end in order.
+            // A panic there was printed; the other threads end in order.
             let _ = thread.join();
         }
         self.shared.saving.join();
         self.shared.changes.finish();
-        // Until here it has told that the server stops.
+        // Until here the metrics thread has reported that the server stops.
         self.ended.store(true, Ordering::Release);
         self.metrics.map(JoinHandle::join);
         self.shared.databases.reaper.stop();
         let _ = self.reaper.join();
         let why = self.shared.ended_because.lock().take();
-        // If that fails, or after a panic, which may have left anything, the next start mends what there may be.
+        // No orderly end is marked after a panic, which may have left anything; and marking it may fail. The next start
+        // then mends whatever there may be to mend.
         let _ = why.is_none().then(|| self.shared.databases.mark.end(&self.shared.databases.db));
         why.map_or(Ok(()), |why| Err(Ended(why)))
     }
 }
 
-/// Looks at the files that the settings name, for who is about to open a store, or make one, for a server: [`Server::start`] would refuse them afterwards.
+/// Checks the files that the settings name, before the caller opens or makes a store for a server: [`Server::start`]
+/// would refuse them afterwards.
 ///
 /// # Errors
 /// [`StartError::File`], [`StartError::Tls`], [`StartError::Acl`].
@@ -281,27 +291,28 @@ pub fn check_files(config: &Config) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Whether all of these can be read now and once more: what comes from a pipe would be gone.
+/// Whether all of these files can be read now and once more: what comes from a pipe would be gone.
 fn can_be_read_twice<'a>(mut paths: impl Iterator<Item = &'a PathBuf>) -> Result<bool, StartError> {
     paths.try_fold(true, |all, path| {
         let read = || match std::fs::metadata(path) {
             Ok(found) if comes_once(found.file_type()) => Ok(false),
-            // Of a directory this is an error.
+            // For a directory, this is an error.
             _ => File::open(path)?.read(&mut [0]).map(|_| all),
         };
         read().map_err(|source| StartError::File { path: path.clone(), source })
     })
 }
 
-/// Whether it is a pipe or its like: what comes from there is gone then, and who opens it waits for somebody who writes.
+/// Whether the file is a pipe or similar: what is read from it is gone then, and opening it waits for a writer.
 fn comes_once(kind: FileType) -> bool {
     !kind.is_file() && !kind.is_dir()
 }
 
-/// Asks whether a file that was read at the start can be read again, by a thread that must not wait for somebody to write it.
+/// Checks that a file which was read at the start can be read again, by a thread that must not wait for somebody to
+/// write it.
 ///
 /// # Errors
-/// Why not.
+/// Why it cannot be read again.
 pub(crate) fn can_be_read_again(path: &Path) -> Result<(), String> {
     match std::fs::metadata(path) {
         Ok(found) if comes_once(found.file_type()) => {
@@ -311,7 +322,7 @@ pub(crate) fn can_be_read_again(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Takes fewer clients than the settings say if the system does not let the process have so many files open, and has the log say so.
+/// Lowers the number of clients if the system does not let the process open so many files, and logs that.
 fn bound_clients(config: &mut Config, reserved: usize) {
     let room = descriptors::room_for(config.max_clients, reserved);
     if room < config.max_clients {
@@ -331,8 +342,9 @@ fn named(name: &str) -> std::thread::Builder {
     std::thread::Builder::new().name(name.to_owned())
 }
 
-/// Pins this thread, one of `count`, to one of the processors that the process may use, if each of those gets one: fewer would go where those of other servers, which count in the same way, are.
-/// Where that is refused, the scheduler decides: slower, not wrong.
+/// Pins this thread, one of `count`, to one of the processors that the process may use, provided that each of these
+/// gets a thread. Fewer threads would end up where those of other servers are, which count in the same way. Where the
+/// system refuses, the scheduler decides: slower, but not wrong.
 pub(crate) fn pin(index: usize, count: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor)).collect();
@@ -345,7 +357,8 @@ pub(crate) fn pin(index: usize, count: usize) {
     }
 }
 
-/// Lets this thread, which a pinned one has started, run on all processors that the process may use, and those that it starts. Where that is refused it is slower, and in the way of clients.
+/// Lets this thread, started by a pinned one, and those that it starts run on all processors that the process may use.
+/// Where the system refuses, the thread is slower and gets in the way of clients.
 pub(crate) fn unpin() {
     if let Ok(all) = sched_getaffinity(Some(getpid())) {
         let _ = sched_setaffinity(None, &all);

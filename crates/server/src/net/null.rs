@@ -1,11 +1,12 @@
-//! The answers of a null server: what the network code costs without commands behind it. For measurements only.
+//! The answers of a null server, which shows what the network code costs without commands behind it. For measurements
+//! only.
 
 use hither_resp::{Args, Protocol, Writer};
 
-/// What GET answers.
+/// The reply to GET.
 const VALUE: [u8; 100] = [b'v'; 100];
 
-/// Answers a request by its name alone.
+/// Answers a request by its command name alone.
 #[inline]
 pub fn answer(args: Args<'_>, out: &mut Vec<u8>) {
     let mut reply = Writer::new(out, Protocol::Resp2);

@@ -1,4 +1,4 @@
-//! Replies of one connection: in order, some of them waiting for durability.
+//! The replies of one connection, in order, some of which wait for durability.
 
 use crate::commands::failure::of_store;
 use hither::Error;
@@ -8,31 +8,31 @@ use std::collections::VecDeque;
 /// While more bytes than this wait to be sent, no further command of the connection runs.
 pub const PAUSE_BYTES: usize = 1 << 20;
 
-/// The same for who has not logged in: anybody who can connect.
+/// The same for a client that has not logged in, which can be anybody who can connect.
 pub const STRANGER_PAUSE_BYTES: usize = 16 << 10;
 
-/// Bytes that have left are kept up to here before what is left moves to the front.
+/// Once more than this has left, the rest may move to the front of the buffer.
 const MOVE_BYTES: usize = 16 << 10;
 
-/// An empty buffer that is larger is given back.
+/// An empty buffer larger than this is freed.
 const KEEP_BYTES: usize = 4 << 10;
 
-/// See the module's head.
+/// The replies of one connection, in order.
 ///
-/// `bytes[..sent]` have left, `bytes[sent..released]` may leave, the rest waits. `held` has the ends of replies that wait, and what for, in order; a reply
-/// without an entry of its own waits for those before it.
+/// `bytes[..sent]` have left, `bytes[sent..released]` may leave, the rest waits. `held` has the bounds and versions of
+/// waiting replies, in order; a reply without an entry waits for those before it.
 #[derive(Default)]
 pub struct Outbox {
-    /// Where replies are appended; then call [`Outbox::appended`].
+    /// Where replies are appended; the caller must then call [`Outbox::appended`].
     pub bytes: Vec<u8>,
     sent: usize,
     released: usize,
     held: VecDeque<Held>,
-    /// The newest version among them; 0: none. To look for it would take longer the more of them wait.
+    /// The newest version in `held`; 0: none. Searching for it would take longer the more replies wait.
     newest: u64,
 }
 
-/// A reply that waits.
+/// A waiting reply.
 struct Held {
     start: usize,
     end: usize,
@@ -40,14 +40,14 @@ struct Held {
 }
 
 impl Outbox {
-    /// A reply was appended from `start` on, and rests on `version` (0: nothing).
+    /// A reply was appended from `start` on and rests on `version` (0: nothing).
     #[inline]
     pub fn appended(&mut self, start: usize, version: u64) {
         let end = self.bytes.len();
         if version != 0 {
             self.newest = version.max(self.newest);
             match self.held.back_mut() {
-                // Writes without a reply, one after the other: they take one place.
+                // Consecutive writes without a reply share one entry.
                 Some(last) if start == end && last.start == last.end => last.version = version.max(last.version),
                 _ => self.held.push_back(Held { start, end, version }),
             }
@@ -56,7 +56,7 @@ impl Outbox {
         }
     }
 
-    /// Everything up to this version is durable.
+    /// Releases replies: everything up to version `durable` is durable.
     pub fn release(&mut self, durable: u64) {
         while self.held.front().is_some_and(|held| held.version <= durable) {
             self.held.pop_front();
@@ -67,7 +67,7 @@ impl Outbox {
         self.released = self.held.front().map_or(self.bytes.len(), |held| held.start);
     }
 
-    /// A sync failed: what waits for more than `durable` becomes an error.
+    /// A sync failed: replies that wait for more than `durable` become errors.
     pub fn fail(&mut self, durable: u64, error: &Error) {
         self.release(durable);
         let mut replies = Vec::new();
@@ -88,13 +88,13 @@ impl Outbox {
         self.released = self.bytes.len();
     }
 
-    /// What may be sent now.
+    /// The bytes that may be sent now.
     pub fn ready(&self) -> &[u8] {
         &self.bytes[self.sent..self.released]
     }
 
-    /// So many bytes of that were sent. What is left moves to the front once it is less than what has left: no byte is moved more often than once for each
-    /// that was sent.
+    /// Notes that `count` of these bytes were sent. The rest moves to the front once it is smaller than what has left:
+    /// a byte moves at most once for each byte that was sent.
     pub fn sent(&mut self, count: usize) {
         self.sent += count;
         if self.sent == self.bytes.len() {
@@ -103,7 +103,7 @@ impl Outbox {
                 self.bytes = Vec::new();
             }
             (self.sent, self.released) = (0, 0);
-            // What waits now is writes without a reply: they stood at the end, which is here.
+            // Only writes without a reply can still wait: they stood at the end, which is position 0 now.
             self.held.iter_mut().for_each(|held| (held.start, held.end) = (0, 0));
         } else if self.sent > MOVE_BYTES && self.sent > self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
@@ -122,12 +122,12 @@ impl Outbox {
         self.bytes.len() - self.sent
     }
 
-    /// The newest version that something waits for; 0: none.
+    /// The newest version that a reply waits for; 0: none.
     pub fn newest_held(&self) -> u64 {
         self.newest
     }
 
-    /// Whether something waits for durability.
+    /// Whether a reply waits for durability.
     pub fn is_holding(&self) -> bool {
         !self.held.is_empty()
     }
@@ -170,7 +170,8 @@ mod tests {
         assert_eq!((outbox.waiting(), outbox.newest_held()), (0, 0));
     }
 
-    /// Regression: after CLIENT REPLY OFF each of them became an error reply, which the client took for the answer to what it asked next.
+    /// Regression: after CLIENT REPLY OFF each of them became an error reply, which the client took for the answer to
+    /// its next command.
     #[test]
     fn writes_without_a_reply_get_none_when_a_sync_fails() {
         let mut outbox = Outbox::default();
@@ -182,7 +183,8 @@ mod tests {
         assert_eq!(take(&mut outbox), "+on\r\n");
     }
 
-    /// Regression: its place stayed behind when all before it had left, so that what came next left too early, or the thread panicked.
+    /// Regression: its place stayed behind when all before it had left, so that the next reply left too early, or the
+    /// thread panicked.
     #[test]
     fn a_write_without_a_reply_waits_at_the_front_when_all_has_left() {
         let mut outbox = Outbox::default();
@@ -227,7 +229,8 @@ mod tests {
         assert_eq!(take(&mut outbox), "y");
     }
 
-    /// Regression: of a reply that leaves in pieces all the rest was moved at each MiB, 128 GiB for one of 512 MiB, and its buffer stayed.
+    /// Regression: while a reply left in pieces, its whole rest was moved at each MiB (128 GiB in all for one of 512
+    /// MiB), and its buffer stayed.
     #[test]
     fn what_is_moved_and_kept_is_no_more_than_what_leaves() {
         let mut outbox = Outbox::default();

@@ -1,7 +1,8 @@
 //! TLS: certificates, and a connection's bytes with or without encryption.
 //!
-//! The handshake runs in the loop like everything else; it never sleeps. What a client can make the server hold before its handshake is done is bounded: by rustls
-//! (64 KiB of one handshake message), by [`MAX_HANDSHAKES`] at a time, and by [`HANDSHAKE_TIME`].
+//! Handshakes run in the event loop and never block it. What a client can make the server hold before its handshake is
+//! done is bounded: by rustls (64 KiB of one handshake message), by [`MAX_HANDSHAKES`] at a time, and by
+//! [`HANDSHAKE_TIME`].
 
 use super::can_be_read_again;
 use crate::config::{ClientCertificates, TlsConfig};
@@ -21,23 +22,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Handshakes at a time; more connections are closed at once.
+/// Maximum number of handshakes at a time; further connections are closed at once.
 pub const MAX_HANDSHAKES: usize = 1024;
-/// A handshake that takes longer is given up.
+/// A handshake that takes longer is aborted.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// Reads of the socket for one read of the connection: records without data must not hold up others.
+/// Socket reads per read of the connection: records without data must not hold up other clients.
 const RECORDS: usize = 8;
 
-/// How the files were when they were read last, and when that was looked at.
+/// The files' stamps when they were last read, and when they were last checked.
 struct Watch {
     stamps: Stamps,
     looked: Instant,
 }
 
-/// Of each file when it was written, its length and its number; `None`: it cannot be found, or is none that can be read again.
+/// Modification time, length and inode of each file; `None`: it cannot be found, or cannot be read more than once.
 type Stamps = [Option<(SystemTime, u64, u64)>; 3];
 
-/// The certificates in force, and how many handshakes are under way.
+/// The certificates in force, and the number of handshakes under way.
 pub struct Tls {
     files: TlsConfig,
     watch: Mutex<Watch>,
@@ -51,16 +52,16 @@ impl Tls {
     /// # Errors
     /// Which file is wrong, and why.
     pub fn load(files: TlsConfig) -> std::result::Result<Tls, String> {
-        // Stamps first: what changes in the meantime is seen as a change.
+        // Stamps first: a change during the read then shows as a change.
         let watch = Mutex::new(Watch { stamps: stamps(&files), looked: Instant::now() });
         let config = RwLock::new(read(&files)?);
         Ok(Tls { files, watch, config, handshakes: Arc::default() })
     }
 
-    /// Reads the files again; connections that are there keep what they have.
+    /// Reads the files again; existing connections keep what they have.
     ///
     /// # Errors
-    /// As for [`Tls::load`], and for what can be read once only; what was in force stays.
+    /// As for [`Tls::load`], and for files that can be read only once; the certificates in force stay.
     pub fn reload(&self) -> std::result::Result<(), String> {
         *self.watch.lock() = Watch { stamps: stamps(&self.files), looked: Instant::now() };
         let TlsConfig { cert_file, key_file, ca_cert_file, .. } = &self.files;
@@ -69,7 +70,8 @@ impl Tls {
         Ok(())
     }
 
-    /// Whether the files have changed since they were read, also if they were wrong. Looks at most once in [`TlsConfig::check_every`].
+    /// Whether the files have changed since they were read, even if they were wrong then. Checks at most once in
+    /// [`TlsConfig::check_every`].
     pub fn is_changed(&self) -> bool {
         let mut watch = self.watch.lock();
         if watch.looked.elapsed() < self.files.check_every {
@@ -79,10 +81,10 @@ impl Tls {
         stamps(&self.files) != watch.stamps
     }
 
-    /// A new connection.
+    /// Makes the channel of a new connection.
     ///
     /// # Errors
-    /// Too many handshakes are under way, or there is no session to be had.
+    /// Too many handshakes are under way, or rustls refuses the session.
     pub fn accept(&self, stream: TcpStream) -> std::result::Result<Channel, String> {
         let before = self.handshakes.fetch_add(1, Ordering::Relaxed);
         let handshake = Handshake(self.handshakes.clone());
@@ -93,13 +95,13 @@ impl Tls {
         Ok(Channel { stream, tls: Some(Box::new(Session { session, handshake: Some(handshake) })) })
     }
 
-    /// Handshakes that are under way.
+    /// Number of handshakes under way.
     pub fn handshakes(&self) -> usize {
         self.handshakes.load(Ordering::Relaxed)
     }
 }
 
-/// A place among the handshakes.
+/// One handshake under way; counted until it is dropped.
 struct Handshake(Arc<AtomicUsize>);
 
 impl Drop for Handshake {
@@ -143,7 +145,8 @@ fn read(files: &TlsConfig) -> std::result::Result<Arc<ServerConfig>, String> {
     Ok(Arc::new(config))
 }
 
-/// What is wrong with a certificate of ours, which rustls calls the peer's; of a version it has no name for.
+/// What is wrong with one of the server's certificates, which rustls calls the peer's. It has no name for certificates
+/// of version 1.
 fn why(error: &rustls::Error) -> String {
     let rustls::Error::InvalidCertificate(what) = error else { return error.to_string() };
     let what = format!("{what:?}");
@@ -162,7 +165,7 @@ fn certificates(path: &Path) -> std::result::Result<Vec<CertificateDer<'static>>
     Ok(all)
 }
 
-/// A connection's bytes.
+/// The bytes of a connection, with or without TLS.
 pub struct Channel {
     /// The socket.
     pub stream: TcpStream,
@@ -171,33 +174,33 @@ pub struct Channel {
 
 struct Session {
     session: ServerConnection,
-    /// While it is under way.
+    /// Present while the handshake is under way.
     handshake: Option<Handshake>,
 }
 
 impl Channel {
-    /// Without encryption.
+    /// A channel without encryption.
     pub fn plain(stream: TcpStream) -> Channel {
         Channel { stream, tls: None }
     }
 
-    /// Whether it is for TLS: the socket may be empty while there is more to read.
+    /// Whether the channel uses TLS: there may be more to read even if the socket is empty.
     pub fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Whether the handshake is not done.
+    /// Whether the TLS handshake is not done yet.
     pub fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.handshake.is_some())
     }
 
-    /// Reads what has come; 0: the end. `WouldBlock`: everything was read.
+    /// Reads what has arrived; 0: the end. `WouldBlock`: everything was read.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let Some(tls) = &mut self.tls else { return socket::receive(self.stream.as_fd(), buffer) };
         for _ in 0..RECORDS {
             match tls.session.reader().read(buffer) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // The connection was cut without a goodbye: no request of it is half done.
+                // The connection was cut without a close notification: no request of it is half done.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 outcome => return outcome,
             }
@@ -205,7 +208,7 @@ impl Channel {
                 return Ok(0);
             }
             let outcome = tls.session.process_new_packets();
-            // Answers of the handshake, or what was wrong; if they do not fit, they leave when there is room.
+            // Sends answers of the handshake, or an alert. What does not fit leaves when there is room.
             let sent = send(&mut tls.session, &mut self.stream);
             outcome.map_err(|error| Error::new(ErrorKind::InvalidData, error))?;
             if sent.as_ref().is_err_and(|error| error.kind() != ErrorKind::WouldBlock) {
@@ -218,7 +221,7 @@ impl Channel {
         Err(ErrorKind::Interrupted.into())
     }
 
-    /// Takes bytes to be sent; how many it took.
+    /// Takes bytes to be sent; returns how many it took.
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize> {
         let Some(tls) = &mut self.tls else { return socket::send(self.stream.as_fd(), bytes) };
         send(&mut tls.session, &mut self.stream)?;
@@ -239,17 +242,18 @@ impl Channel {
         self.tls.as_ref().is_some_and(|tls| tls.session.wants_write())
     }
 
-    /// Says goodbye, if there is room for that.
+    /// Sends the close notification, if there is room for it.
     pub fn finish(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.session.send_close_notify();
-            // It is closed either way.
+            // The connection is closed either way.
             let _ = send(&mut tls.session, &mut self.stream);
         }
     }
 }
 
-/// Sends what the session has. Interruptions end here: above, the bytes that the session took would be given to it again.
+/// Sends what the session has. Interruptions are handled here: the caller would give the session bytes again that it
+/// has already taken.
 fn send(session: &mut ServerConnection, stream: &mut TcpStream) -> Result<()> {
     while session.wants_write() {
         match session.write_tls(stream) {
@@ -266,7 +270,7 @@ fn send(session: &mut ServerConnection, stream: &mut TcpStream) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Made for this test: a certificate of version 1, as `openssl x509 -req` makes it without extensions, and its key.
+    /// A certificate of version 1, as `openssl x509 -req` makes it without extensions, and its key; made for this test.
     const OF_VERSION_1: [&str; 2] = [
         "\
 -----BEGIN CERTIFICATE-----
@@ -287,7 +291,8 @@ b7ZkeaDNSXlHrDzOqUVjbNZd2Z/amKvTZdOAVAWxVpSBb9JuXG4tz0o6
 ",
     ];
 
-    /// Regression: it was called an invalid certificate of the peer, and what was wrong `Other(OtherError(UnsupportedCertVersion))`.
+    /// Regression: it was called an invalid certificate of the peer, with the reason
+    /// `Other(OtherError(UnsupportedCertVersion))`.
     #[test]
     fn a_certificate_of_version_1_is_called_that() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::Config;
 
-/// With the other end of its socket.
+/// A connection, with the other end of its socket.
 fn connection() -> (Arc<Shared>, Connection, std::net::TcpStream) {
     let shared = Shared::new(hither::Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -53,7 +53,7 @@ fn who_does_not_read_is_idle_and_who_waits_for_a_sync_is_not() {
     assert!(!connection.may_be_idle());
 }
 
-/// Regression: who read as fast as it was sent to kept the thread until all of its replies had left.
+/// Regression: a client that read as fast as the server sent kept the thread until all of its replies had left.
 #[test]
 fn a_turn_sends_a_part_of_long_replies() {
     use std::io::Read;
@@ -71,7 +71,8 @@ fn a_turn_sends_a_part_of_long_replies() {
     assert_eq!(replies[..], *b"+OK\r\n".repeat(5));
 }
 
-/// Regression: what a turn had left of a reply counted, before the next one, against who read as fast as it was sent to.
+/// Regression: what a turn had left of a reply counted, before the next turn, against a client that read as fast as the
+/// server sent.
 #[test]
 fn more_than_max_output_may_wait_for_the_next_turn_but_not_for_the_client() {
     let (shared, mut connection, _other) = connection();
@@ -105,7 +106,7 @@ fn who_has_hung_up_takes_nothing() {
     assert_eq!(reply, b":1\r\n");
 }
 
-/// Regression: anybody who could connect could have the server hold a MiB of errors.
+/// Regression: anybody who could connect could make the server hold a MiB of errors.
 #[test]
 fn little_is_held_for_who_has_not_logged_in() {
     let (shared, mut connection, _other) = connection();
@@ -117,7 +118,7 @@ fn little_is_held_for_who_has_not_logged_in() {
         let (waiting, room) = (connection.outbox.waiting(), connection.outbox.bytes.capacity());
         assert!(waiting <= 17 << 10 && room <= 64 << 10, "{waiting} bytes wait in {room}");
         connection.stalled |= connection.is_paused();
-        // It is read a little at a time.
+        // The client reads a little at a time.
         connection.outbox.sent(waiting / 2);
         assert!(connection.can_go_on());
         connection.input.clear();
@@ -127,7 +128,7 @@ fn little_is_held_for_who_has_not_logged_in() {
     assert_eq!(connection.outbox.ready(), b"+OK\r\n+PONG\r\n");
 }
 
-/// Regression: who read everything was closed because a sync took long.
+/// Regression: a client that had read everything was closed because a sync took long.
 #[test]
 fn replies_that_wait_for_a_sync_do_not_count_against_max_output() {
     let (shared, mut connection, _other) = connection();
@@ -140,7 +141,7 @@ fn replies_that_wait_for_a_sync_do_not_count_against_max_output() {
     assert_eq!(connection.outbox.waiting(), 0);
 }
 
-/// Regression: up to a MiB of replies waited for a sync, which was more than a smaller max-output when that had come.
+/// Regression: up to a MiB of replies waited for a sync, which exceeded a smaller max-output once the sync was done.
 #[test]
 fn no_more_waits_for_a_sync_than_may_wait_for_the_client() {
     let (shared, mut connection, _other) = connection();
@@ -156,8 +157,8 @@ fn no_more_waits_for_a_sync_than_may_wait_for_the_client() {
     assert!(!is_paused_with(0), "there is no bound");
 }
 
-/// What has been read ahead of a connection's turn is that connection's, though its bound has changed since, or its replies have become too many: whoever took the buffer
-/// in a later turn would run what another client has sent.
+/// What was read ahead of a connection's turn belongs to that connection, even if its bound has changed since or its
+/// replies have become too many. If a later turn took the buffer, it would run what another client has sent.
 #[test]
 fn what_has_arrived_is_taken_in_whatever_has_changed_since() {
     use std::io::Write;

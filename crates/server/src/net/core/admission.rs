@@ -1,7 +1,9 @@
-//! New connections: accepted by the first thread, refused if there are too many or they come from elsewhere unasked, handed to the thread with the fewest.
+//! New connections: the first thread accepts them and refuses those that are too many or come from other machines
+//! unasked; the others go to the thread with the fewest.
 //!
-//! While a long command holds up the first thread, the others accept at their ticks, and no thread that is held up gets any: a connection stays where it was handed to. Which
-//! threads these are rests on their ticks, so a connection may wait for a second then.
+//! While a long command holds up the first thread, the others accept at their ticks. No thread that is held up gets a
+//! connection, because a connection stays with its thread. Ticks tell which threads are held up, so a connection may
+//! wait for a second then.
 
 use super::{ACCEPT_PAUSE, Core, FIRST_CONNECTION, Mailbox};
 use crate::config::KEEP_ALIVE;
@@ -18,11 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Connections of one listener that are taken at once: whoever connects and goes away in a loop must not keep the thread from its clients.
+/// Connections of one listener that are accepted at once: clients that connect and leave in a loop must not keep the
+/// thread from its other clients.
 const AT_ONCE: usize = 256;
 
 impl Core {
-    /// Takes the connections that wait at the listeners; after so many, those that there are are served before.
+    /// Accepts the connections that wait at the listeners. After [`AT_ONCE`] of them the thread serves its clients
+    /// first.
     pub(super) fn accept(&mut self) {
         self.accept_at = None;
         let Some(listeners) = self.listeners.upgrade() else { return };
@@ -37,7 +41,8 @@ impl Core {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                     Err(error) => {
-                        // Out of descriptors, most likely: others will close. Who came waits in the system's queue.
+                        // The process is out of descriptors, most likely; other connections will close. Until then, new
+                        // ones wait in the system's queue.
                         self.refusals.note_failure(&error);
                         self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
                         break;
@@ -47,10 +52,10 @@ impl Core {
         }
     }
 
-    /// Gives a connection to the thread with the fewest, of those that come round.
+    /// Gives a connection to the thread with the fewest, among those that are not held up.
     fn hand_out(&mut self, mut stream: TcpStream, peer: SocketAddr, tls: bool) {
         if let Some(refusal) = self.refusal(peer) {
-            // It is closed either way.
+            // The connection is closed whether or not this can be sent.
             if !tls {
                 let _ = stream.write(format!("-{refusal}\r\n").as_bytes());
             }
@@ -59,7 +64,7 @@ impl Core {
         }
         let now_ms = now_ms();
         let load = |(index, mailbox): &(usize, &Arc<Mailbox>)| {
-            // This one does, though its next tick may be due.
+            // This thread is not held up, even if its next tick is due.
             let is_held_up = *index != self.index && self.shared.cores[*index].is_held_up(now_ms);
             (is_held_up, mailbox.connections.load(Ordering::Relaxed))
         };
@@ -69,7 +74,7 @@ impl Core {
             self.admit(stream, peer, tls);
         } else {
             mailbox.arrivals.lock().push((stream, peer, tls));
-            // If that fails, the thread's next tick looks.
+            // If waking fails, the thread's next tick looks.
             let _ = mailbox.waker.wake();
         }
     }
@@ -91,7 +96,8 @@ impl Core {
 
     /// Takes a connection into the loop.
     pub(super) fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, tls: bool) {
-        // Replies are sent whole: nothing is gained by waiting for more. If it is refused, they are only later.
+        // Replies are sent whole, so waiting for more bytes gains nothing. If the system refuses, they only leave
+        // later.
         let _ = stream.set_nodelay(true);
         if peer.ip().to_canonical().is_loopback() {
             use_plain_congestion_control(&stream);
@@ -113,7 +119,7 @@ impl Core {
         };
         let channel = match channel {
             Ok(channel) => channel,
-            // The socket was dropped, and with it its registration.
+            // The socket was dropped, and its registration with it.
             Err(why) => return self.turn_away(slot, peer, &why),
         };
         CoreStats::add(&self.shared.cores[self.index].connections, 1);
@@ -123,34 +129,36 @@ impl Core {
         self.connections[slot] = Some(Box::new(Connection::new(channel, session)));
     }
 
-    /// Gives back the place of a connection that cannot be taken.
+    /// Gives back the slot of a connection that cannot be served.
     fn turn_away(&mut self, slot: usize, peer: SocketAddr, why: &str) {
         self.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
         self.free.push(slot);
         self.refuse(peer, why);
     }
 
-    /// Counts a connection that is refused, and has the log say so.
+    /// Counts a refused connection and has it logged.
     pub(super) fn refuse(&mut self, peer: SocketAddr, why: &str) {
         CoreStats::add(&self.shared.cores[self.index].rejected, 1);
         self.refusals.note(peer, why);
     }
 }
 
-/// Has a connection from the same machine controlled by the algorithm that does least. Nothing is congested on its way, but where BBR is the system's choice it would
-/// measure each reply and pace it by timers, for 2 % of the processor time of a small command. Whether it can be had or not, the connection works.
+/// Has a connection from the same machine controlled by the simplest algorithm. Nothing is congested on its way, but
+/// BBR, where it is the system's default, would measure each reply and pace it by timers, for 2 % of the processor time
+/// of a small command. The connection works whether or not the system agrees.
 fn use_plain_congestion_control(stream: impl AsFd) {
     let _ = rustix::net::sockopt::set_tcp_congestion(stream, "reno");
 }
 
-/// How often it asks before it gives the connection up, within the same time again.
+/// Number of unanswered probes after which the system gives the connection up, within [`KEEP_ALIVE`] in all.
 const QUESTIONS: u32 = 3;
 
-/// Has the system end a connection whose other side is gone without a word: it would count among the clients, and be given what it waits for, for ever.
+/// Has the system close a connection whose peer is gone without a word: it would count among the clients for ever, and
+/// would be given what it waits for.
 fn keep_alive(stream: impl AsFd) {
     use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
     let socket = stream.as_fd();
-    // Without, the connection works.
+    // The connection works without this.
     let _ = set_tcp_keepidle(socket, KEEP_ALIVE)
         .and_then(|()| set_tcp_keepintvl(socket, KEEP_ALIVE / QUESTIONS))
         .and_then(|()| set_tcp_keepcnt(socket, QUESTIONS))
@@ -202,7 +210,7 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
         use_plain_congestion_control(&accepted);
-        // Every kernel has it and lets everybody use it.
+        // Every kernel has it and lets every process use it.
         assert_eq!(rustix::net::sockopt::tcp_congestion(&accepted).unwrap(), "reno");
         drop(client);
     }

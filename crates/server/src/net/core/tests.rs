@@ -3,7 +3,7 @@ use crate::config::{Config, DebugCommand};
 use std::io::{Read, Write};
 use std::net;
 
-/// A loop that runs nowhere, and so many clients of it, in its first places.
+/// A loop that no thread runs, with this many clients in its first slots.
 fn with_clients<const N: usize>() -> (Arc<Shared>, Core, [net::TcpStream; N]) {
     let config = Config { enable_debug_command: DebugCommand::Yes, ..Config::default() };
     let shared = Shared::new(hither::Db::builder().in_memory().open().unwrap(), config, 1).unwrap();
@@ -22,7 +22,7 @@ fn with_clients<const N: usize>() -> (Arc<Shared>, Core, [net::TcpStream; N]) {
 /// Longer than a turn.
 const SLOW: &[u8] = b"DEBUG SLEEP 0.021\r\n";
 
-/// Regression: with each event of a round it got one turn more in all rounds to come.
+/// Regression: with each event of a round the client got one more turn in all later rounds.
 #[test]
 fn who_always_has_something_to_run_has_one_turn_in_a_round() {
     let (shared, mut core, [mut client]) = with_clients();
@@ -34,7 +34,7 @@ fn who_always_has_something_to_run_has_one_turn_in_a_round() {
     }
 }
 
-/// Regression: whoever had sent many commands that take long kept the thread until all had run.
+/// Regression: a client that had sent many slow commands kept the thread until all had run.
 #[test]
 fn slow_commands_of_one_client_let_others_have_their_turns() {
     let (shared, mut core, [mut slow, mut other]) = with_clients();
@@ -42,7 +42,7 @@ fn slow_commands_of_one_client_let_others_have_their_turns() {
     other.write_all(b"PING\r\n").unwrap();
     core.note(0, true, false);
     core.note(1, true, false);
-    // No further event tells of what was read and has not run.
+    // No further event reports what was read and has not run.
     for calls in 2..6 {
         core.serve();
         core.settle();
@@ -55,7 +55,7 @@ fn slow_commands_of_one_client_let_others_have_their_turns() {
     }
 }
 
-/// Regression: a stop was seen when all that a client had sent had run.
+/// Regression: a stop was noticed only after everything that a client had sent had run.
 #[test]
 fn a_stop_ends_turns() {
     let (shared, mut core, [mut client]) = with_clients();
