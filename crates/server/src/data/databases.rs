@@ -1,9 +1,12 @@
 //! The databases of a server, and the numbers of collections.
 //!
-//! Thread safety: everything may be used from all threads. A session keeps the [`Database`] that it uses and asks [`Databases::generation`], one
-//! load, whether a flush has replaced it meanwhile; if it still uses the old one, the store refuses and the session asks again. What says that it waits for syncs is not
-//! for threads that serve clients: those ask [`Databases::find`], which never waits, and leave the rest to [`crate::changes`]. What waits for one sync in a million calls, or in the
-//! life of a database, is ([`Databases::next_number`], [`Database::note_collection`]).
+//! Thread safety: everything may be used from all threads. A session keeps the [`Database`] that it uses and checks with
+//! [`Databases::generation`], one load, whether a flush has replaced it. If it still uses the old one, the store refuses and the session
+//! asks again.
+//!
+//! A function that says that it waits for syncs is not for serving threads: those call [`Databases::find`], which never waits, and leave
+//! the rest to [`crate::changes`]. One that waits for a sync once in a million calls ([`Databases::next_number`]) or once in the life of a
+//! database ([`Database::note_collection`]) is.
 
 use super::encoding::{self, Head};
 use super::mark::Mark;
@@ -19,41 +22,41 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// One database.
 #[derive(Debug)]
 pub struct Database {
-    /// What `SELECT` calls it.
+    /// Its number in `SELECT`.
     pub index: u16,
-    /// Keys; see the head of [`super`].
+    /// The keys; see the head of [`super`].
     pub keys: Keyspace,
-    /// Rows of collections.
+    /// The rows of collections.
     pub rows: Keyspace,
     collections: Arc<Collections>,
 }
 
-/// What is known of a database's collections.
+/// What is known about a database's collections.
 #[derive(Debug)]
 struct Collections {
-    /// Whether there may be any: until then, nothing that is overwritten needs to be looked at.
+    /// Whether there may be collections: until then, what is overwritten need not be looked at.
     may_be: AtomicBool,
-    /// Whether it is on media for good that there may be ([`encoding::MARKER`]).
+    /// Whether the [`encoding::MARKER`] row is durable.
     noted: AtomicBool,
 }
 
 impl Collections {
-    /// Those that have rows there. `in_use`: others may still write to them by handles from before.
+    /// The state for these rows. `in_use`: others may still write to them through earlier handles.
     fn of(rows: &Keyspace, in_use: bool) -> Arc<Collections> {
-        // Written once more than needed, if it cannot be read.
+        // If the row cannot be read, it is written once more than needed.
         let noted = !in_use && rows.peek_with(encoding::MARKER, |_, _| ()).is_ok_and(|(there, _)| there.is_some());
         Arc::new(Collections { may_be: AtomicBool::new(in_use || !rows.is_empty()), noted: AtomicBool::new(noted) })
     }
 }
 
 impl Database {
-    /// The same database for one session alone: taking and leaving it touches no counter that other threads use.
+    /// A handle for one session alone: cloning and dropping it touches no counter that other threads use.
     pub fn private(&self) -> Arc<Database> {
         let (keys, rows) = (self.keys.clone(), self.rows.clone());
         Arc::new(Database { index: self.index, keys, rows, collections: self.collections.clone() })
     }
 
-    /// Whether another handle is for the same database: a copy ([`Database::private`]), and none from before it was replaced.
+    /// Whether both are handles of the same database ([`Database::private`]), and not one from before it was replaced.
     #[inline]
     pub fn is_same(&self, other: &Database) -> bool {
         Arc::ptr_eq(&self.collections, &other.collections)
@@ -65,8 +68,8 @@ impl Database {
         self.collections.may_be.load(Ordering::Acquire)
     }
 
-    /// There is going to be one. Call before it is written. Waits for a sync whatever the store's level is, once in a database's life: a loss of power may take all rows of
-    /// the first collection and leave its head, and mending has to come by there.
+    /// Notes that there is going to be a collection; call before writing it. Waits for a sync whatever the store's level is, once in a
+    /// database's life: a loss of power may take all rows of the first collection and leave its head, and mending has to find it.
     pub fn note_collection(&self) -> Result<()> {
         if !self.collections.noted.load(Ordering::Acquire) {
             let durably = WriteOptions::new().durability(Durability::Sync);
@@ -82,19 +85,19 @@ impl Database {
 pub enum Found {
     /// This database.
     There(Arc<Database>),
-    /// None yet.
+    /// No database yet.
     Absent,
-    /// One that is just being replaced.
+    /// A database that is being replaced.
     Changing,
 }
 
-/// A database's place.
+/// A database's slot.
 #[derive(Default)]
 struct Slot {
     database: Option<Arc<Database>>,
-    /// It is being replaced: what is here refuses commands, or will.
+    /// The database is being replaced: what is here refuses commands, or will.
     changing: bool,
-    /// A change that failed half way has left nothing in the store: what is here refuses whatever touches a key. Who needs it has it made anew.
+    /// A change that failed half way has left nothing in the store: what is here refuses access to keys, and is made anew when needed.
     lost: bool,
 }
 
@@ -111,19 +114,19 @@ pub struct Databases {
     pub db: Db,
     slots: Vec<RwLock<Slot>>,
     generation: AtomicU64,
-    /// One change at a time.
+    /// Held during a change: one at a time.
     changing: Mutex<()>,
     numbers: Numbers,
-    /// Up to where collections are whole.
+    /// The version up to which collections are whole.
     pub mark: Mark,
-    /// What was mended at the start; [`None`] after an orderly end.
+    /// What was mended at the start; [`None`] after an orderly end, and if mending failed.
     pub mended: Option<Mended>,
     /// Removes rows that no head leads to.
     pub reaper: Reaper,
 }
 
 impl Databases {
-    /// The databases of a store; those that exist are opened, and the first one is made. What a loss of power has left half changed is mended before. Waits for syncs.
+    /// Opens the existing databases of a store and makes the first one, after mending what a loss of power has left. Waits for syncs.
     pub fn open(db: Db, count: u16) -> Result<Arc<Databases>> {
         let slots = (0..count).map(|_| RwLock::default()).collect();
         let keyspace = db.keyspace(OWN)?;
@@ -141,7 +144,7 @@ impl Databases {
         Ok(Arc::new(databases))
     }
 
-    /// How many there may be.
+    /// How many databases there may be.
     pub fn count(&self) -> u16 {
         self.slots.len() as u16
     }
@@ -152,7 +155,7 @@ impl Databases {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// What there is under a number below [`Databases::count`].
+    /// What there is under a number, which must be below [`Databases::count`].
     pub fn find(&self, index: u16) -> Found {
         let slot = self.slots[usize::from(index)].read();
         match &slot.database {
@@ -162,7 +165,8 @@ impl Databases {
         }
     }
 
-    /// The database `index`, made if it is not there; it must be below [`Databases::count`]. Waits for changes under way, and for syncs if it has to be made.
+    /// Returns database `index`, made if it does not exist; it must be below [`Databases::count`]. Waits for changes under way, and for
+    /// syncs if it has to make it.
     pub fn get(&self, index: u16) -> Result<Arc<Database>> {
         let _alone = self.changing.lock();
         self.get_alone(index)
@@ -182,7 +186,7 @@ impl Databases {
         self.slots.iter().filter_map(|slot| slot.read().whole().cloned()).collect()
     }
 
-    /// The database that a keyspace of this name was a part of, if a change that failed has left nothing of it.
+    /// The database that a keyspace of this name was part of, if a failed change has left nothing of it.
     pub fn lost(&self, name: &str) -> Option<u16> {
         index_of(name).filter(|index| self.slots.get(usize::from(*index)).is_some_and(|slot| slot.read().lost))
     }
@@ -200,7 +204,7 @@ impl Databases {
         })
     }
 
-    /// Exchanges two databases at once, durably and crash-atomically. Waits for syncs. Commands under way finish before, or run again after it.
+    /// Exchanges two databases at once, durably and crash-atomically. Waits for syncs. Commands under way finish before, or run again.
     pub fn swap(&self, a: u16, b: u16) -> Result<()> {
         if a == b {
             return Ok(());
@@ -210,13 +214,13 @@ impl Databases {
         self.get_alone(a)?;
         self.get_alone(b)?;
         self.replace(&[a, b], || self.db.swap_keyspaces(&names).map(drop))?;
-        // What was announced was announced under the other number.
+        // Collections were announced to the reaper under the other number.
         self.reaper.sweep_soon();
         Ok(())
     }
 
-    /// Puts in the places of databases what `change` leaves in the store, also if it fails half way: then perhaps none, and what was there stays, for commands that touch no
-    /// key. Meanwhile [`Databases::find`] says so.
+    /// Puts in the databases' slots what `change` leaves in the store, even if it fails half way. If that is nothing, the old handle stays,
+    /// for commands that touch no key. Meanwhile [`Databases::find`] reports the change.
     pub(crate) fn replace(&self, indexes: &[u16], change: impl FnOnce() -> Result<()>) -> Result<()> {
         let slot = |index: u16| self.slots[usize::from(index)].write();
         indexes.iter().for_each(|index| slot(*index).changing = true);
@@ -232,13 +236,14 @@ impl Databases {
         outcome
     }
 
-    /// A number for a new collection. Waits for a sync once in a million calls.
+    /// Returns a number for a new collection. Waits for a sync once in a million calls.
     pub fn next_number(&self) -> Result<u64> {
         self.numbers.next()
     }
 }
 
-/// A store that cannot be mended (it may be full) is served all the same. The bound of live data does not count: without its rows in order, nothing that is deleted gives space back.
+/// A store that cannot be mended (it may be full) is served all the same. The bound of live data does not apply: without its rows in order,
+/// nothing that is deleted gives space back.
 fn mend_if_due(db: &Db, mark: &Mark) -> Result<Option<Mended>> {
     let Some(above) = mark.due(db)? else { return Ok(None) };
     let mended = without_bound(|| mend::run(db, above));
@@ -249,7 +254,7 @@ fn mend_if_due(db: &Db, mark: &Mark) -> Result<Option<Mended>> {
     Ok(mended.ok())
 }
 
-/// The database in the store, if it is there as a whole. `in_use`: others may still write to it by their handles from before.
+/// Opens the database in the store if both parts are there. `in_use`: others may still write to it through earlier handles.
 fn reopen(db: &Db, index: u16, in_use: bool) -> Option<Database> {
     let open = |name: String| db.open_keyspace(&name).ok().flatten();
     let (rows, keys) = (open(rows_name(index))?, open(keys_name(index))?);
@@ -261,7 +266,7 @@ fn is_there(db: &Db, index: u16) -> Result<bool> {
     Ok(db.open_keyspace(&keys_name(index))?.is_some() || db.open_keyspace(&rows_name(index))?.is_some())
 }
 
-/// What the server keeps for itself.
+/// The keyspace that the server keeps for itself.
 const OWN: &str = "server";
 
 fn make(db: &Db, index: u16) -> Result<Database> {
@@ -270,7 +275,7 @@ fn make(db: &Db, index: u16) -> Result<Database> {
     Ok(Database { index, collections: Collections::of(&rows, false), keys, rows })
 }
 
-/// The databases in a store, also those that this server does not serve. What is there in part is made whole.
+/// The databases in a store, including those that this server does not serve. Incomplete ones are completed.
 pub fn all(db: &Db) -> Result<Vec<Database>> {
     let keyspaces = db.keyspaces();
     let indexes: BTreeSet<u16> = keyspaces.iter().filter_map(|keyspace| index_of(&keyspace.name)).collect();
@@ -283,20 +288,22 @@ pub fn all(db: &Db) -> Result<Vec<Database>> {
     Ok(all)
 }
 
-/// The database that a keyspace of this name is a part of.
+/// The database that a keyspace of this name is part of.
 fn index_of(name: &str) -> Option<u16> {
     let index = name.strip_prefix("db")?.trim_end_matches(".rows").parse().ok()?;
     // "db07" is none.
     (name == keys_name(index) || name == rows_name(index)).then_some(index)
 }
 
-/// Whether a server's data rest on the keyspace of this name: what it holds leads into others, or others into it. In a store that none has opened, such names are as good as any.
+/// Whether a server's data depends on the keyspace of this name: its contents lead into others, or others into it. In a store that no
+/// server has opened, such names mean nothing.
 pub fn rest_on(db: &Db, name: &str) -> Result<bool> {
     let was_served = || db.open_keyspace(OWN)?.map_or(Ok(false), |own| own.contains(Numbers::KEY));
     Ok(is_a_name_of_ours(name) && was_served()?)
 }
 
-/// Whether a server has opened this store and the keyspace of this name is its own. What dumps of another store's databases have brought here is nobody's yet.
+/// Whether a server has opened this store and the keyspace of this name is its own. What dumps of another store's databases have brought
+/// here belongs to no server yet.
 pub fn is_served(db: &Db, name: &str) -> Result<bool> {
     let was_served = || db.open_keyspace(OWN)?.map_or(Ok(false), |own| Mark::new(own).is_own(db));
     Ok(is_a_name_of_ours(name) && was_served()?)
@@ -317,9 +324,9 @@ fn rows_name(index: u16) -> String {
 /// Numbers that are never given out twice: the counter on media is always ahead.
 struct Numbers {
     keyspace: Keyspace,
-    /// Above the numbers that were there when it was opened.
+    /// Above the numbers that existed when it was opened.
     least: u64,
-    /// Next number, and the first that is not reserved.
+    /// The next number, and the first that is not reserved.
     state: Mutex<(u64, u64)>,
 }
 
@@ -327,10 +334,11 @@ impl Numbers {
     const KEY: &[u8] = b"next collection";
     /// Numbers reserved at once.
     const BLOCK: u64 = 1 << 20;
-    /// No server has come as far: what says so was written by somebody else.
+    /// No server gets this far: a counter beyond it was written by something else.
     const END: u64 = 1 << 63;
 
-    /// Above all that collections of the store have. If the store is full, numbers are reserved when the first one is asked for. O(databases); without a counter, O(keys).
+    /// Starts above all numbers in the store. If the store is full, none is reserved before it is needed. O(databases); without a counter,
+    /// O(keys).
     fn open(db: &Db, keyspace: Keyspace) -> Result<Numbers> {
         let mut used = Used::default();
         used.see_rows(db)?;
@@ -355,7 +363,8 @@ impl Numbers {
         Ok(state.0 - 1)
     }
 
-    /// Waits for durability whatever the store's level is, once in a million collections: one that survives a loss of power must not share its number with a later one.
+    /// Waits for durability whatever the store's level is, once in a million collections: one that survives a loss of power must not share
+    /// its number with a later one.
     fn reserve(&self) -> Result<(u64, u64)> {
         let first = read_counter(&self.keyspace)?.unwrap_or(0).max(self.least);
         let end = first + Self::BLOCK;
@@ -365,26 +374,26 @@ impl Numbers {
     }
 }
 
-/// The first number that is not reserved. A row that no server writes says nothing.
+/// The first number that is not reserved. A row that no server writes counts as absent.
 fn read_counter(keyspace: &Keyspace) -> Result<Option<u64>> {
     let row = keyspace.get(Numbers::KEY)?;
     Ok(row.and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes).filter(|first| *first < Numbers::END))
 }
 
-/// Which numbers the collections of a store have: the counter may have come from an older dump than the rows, or been lost with a damaged segment.
+/// The numbers that a store's collections have: the counter may come from an older dump than the rows, or be lost with a damaged segment.
 #[derive(Default)]
 struct Used {
-    /// The highest, 0 if there is none.
+    /// The highest number; 0 if there is none.
     last: u64,
-    /// Something could not be read that may have a higher one.
+    /// Something that may have a higher number could not be read.
     unread: bool,
 }
 
 impl Used {
-    /// Numbers that are left out where something could not be read: more than anybody has made of them.
+    /// Numbers left out where something could not be read: more than anybody has used of them.
     const GAP: u64 = 1 << 40;
 
-    /// The rows of all databases, which lie in the order of numbers.
+    /// Looks at the rows of all databases, which are in the order of numbers.
     fn see_rows(&mut self, db: &Db) -> Result<()> {
         for rows in keyspaces_where(db, rows_name)? {
             for number_row in [encoding::registry_row, encoding::members_prefix] {
@@ -398,12 +407,12 @@ impl Used {
         Ok(())
     }
 
-    /// What the keys of all databases lead to.
+    /// Looks at the heads in all databases.
     fn see_heads(&mut self, db: &Db) -> Result<()> {
         for keys in keyspaces_where(db, keys_name)? {
             for pair in keys.range(..)? {
                 let Ok((_, entry)) = pair else {
-                    // Nothing comes behind it.
+                    // Nothing comes behind an error.
                     self.unread = true;
                     break;
                 };
@@ -414,13 +423,14 @@ impl Used {
         Ok(())
     }
 
-    /// The first that nobody has.
+    /// The first number that no collection has.
     fn least(&self) -> u64 {
         self.last + 1 + if self.unread { Self::GAP } else { 0 }
     }
 }
 
-/// The keyspaces that have this name for some database, also for those that this server does not serve. A server's are ordered; others may have such a name by chance.
+/// The keyspaces that have this name for some database, including those that this server does not serve. A server's are ordered; others may
+/// have such a name by chance.
 fn keyspaces_where(db: &Db, name_for: impl Fn(u16) -> String) -> Result<Vec<Keyspace>> {
     let mut found = Vec::new();
     for keyspace in db.keyspaces() {
@@ -443,7 +453,7 @@ mod tests {
     use super::*;
     use crate::data::reaper;
 
-    /// Regression: what a FLUSHDB that was cut short had left of a database was not found before somebody used that one.
+    /// Regression: what an interrupted FLUSHDB had left of a database was not found before somebody used that database.
     #[test]
     fn rows_without_keys_are_removed() {
         let db = Db::builder().in_memory().open().unwrap();
@@ -456,7 +466,7 @@ mod tests {
         assert!(rows.is_empty());
     }
 
-    /// The number of the first collection that is made in a store with this counter, rows of collection `row` and a key that leads to collection `head`.
+    /// The first new number in a store with this counter, rows of collection `row` and a key that leads to collection `head`.
     fn first_number(counter: Option<&[u8]>, row: u64, head: u64) -> u64 {
         let db = Db::builder().in_memory().open().unwrap();
         let [own, keys, rows] = [OWN, &keys_name(40), &rows_name(40)].map(|name| db.keyspace(name).unwrap());
@@ -475,7 +485,7 @@ mod tests {
         Databases::open(db, 16).unwrap().next_number().unwrap()
     }
 
-    /// Regression: numbers began at 1 in a store without a counter, at an older one that a dump had brought, and at 1 again where the row had another length.
+    /// Regression: numbers began at 1 without a counter or with a row of another length, and at an older counter that a dump had brought.
     #[test]
     fn a_number_in_use_is_not_given_out_whatever_the_counter_says() {
         assert_eq!(first_number(None, 7, 5), 8);

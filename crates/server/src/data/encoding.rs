@@ -1,11 +1,11 @@
-//! The bytes of entries and rows; see the head of [`super`].
+//! The bytes of entries and rows, as the head of [`super`] defines them.
 
 pub use hither::after_prefix;
 
 /// The type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Type {
-    /// Bytes.
+    /// A byte string.
     String,
     /// Fields with values.
     Hash,
@@ -14,7 +14,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// The byte on media.
+    /// The type byte on media.
     pub const fn tag(self) -> u8 {
         match self {
             Type::String => 0,
@@ -23,7 +23,7 @@ impl Type {
         }
     }
 
-    /// The type of an entry.
+    /// The type of an entry; `None`: no known type.
     #[inline]
     pub fn of(entry: &[u8]) -> Option<Type> {
         match entry.first()? {
@@ -34,7 +34,7 @@ impl Type {
         }
     }
 
-    /// What `TYPE` answers.
+    /// The name in the reply to `TYPE`.
     pub const fn name(self) -> &'static str {
         match self {
             Type::String => "string",
@@ -44,22 +44,22 @@ impl Type {
     }
 }
 
-/// Bytes of an entry that holds a head.
+/// Length of an entry that holds a head, in bytes.
 pub const HEAD_BYTES: usize = 17;
 
-/// What an entry says of a collection.
+/// The head of a collection: what its entry holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Its type, not a string.
+    /// The type; never a string.
     pub kind: Type,
-    /// Its number.
+    /// The number of the collection.
     pub number: u64,
-    /// Members.
+    /// Number of members.
     pub count: u64,
 }
 
 impl Head {
-    /// Reads an entry; `None` for a string.
+    /// Decodes the head in an entry; `None` for a string.
     pub fn decode(entry: &[u8]) -> Option<Head> {
         let kind = Type::of(entry).filter(|kind| *kind != Type::String)?;
         let number = entry.get(1..9)?.try_into().ok()?;
@@ -67,7 +67,7 @@ impl Head {
         Some(Head { kind, number: u64::from_be_bytes(number), count: u64::from_be_bytes(count) })
     }
 
-    /// The entry.
+    /// Encodes the entry.
     pub fn encode(&self) -> Vec<u8> {
         let mut entry = Vec::with_capacity(HEAD_BYTES);
         entry.push(self.kind.tag());
@@ -77,7 +77,7 @@ impl Head {
     }
 }
 
-/// The entry of a string.
+/// Encodes the entry of a string.
 pub fn string_entry(bytes: &[u8]) -> Vec<u8> {
     let mut entry = Vec::with_capacity(bytes.len() + 1);
     entry.push(Type::String.tag());
@@ -85,17 +85,17 @@ pub fn string_entry(bytes: &[u8]) -> Vec<u8> {
     entry
 }
 
-/// First bytes of the rows that say which key a collection has.
+/// First byte of the registry rows, which say under which key a collection is.
 pub const REGISTRY: u8 = 0;
-/// First bytes of the rows with members.
+/// First byte of the member rows.
 pub const MEMBERS: u8 = 1;
 
-/// The row that says which key collection `number` has.
+/// The registry row of collection `number`, which says under which key it is.
 pub fn registry_row(number: u64) -> [u8; 9] {
     with_number(REGISTRY, number)
 }
 
-/// How all member rows of collection `number` begin.
+/// The prefix of all member rows of collection `number`.
 pub fn members_prefix(number: u64) -> [u8; 9] {
     with_number(MEMBERS, number)
 }
@@ -106,12 +106,12 @@ fn with_number(first: u8, number: u64) -> [u8; 9] {
     row
 }
 
-/// The number in a registry row.
+/// The collection number in a row.
 pub fn number_of(row: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(row.get(1..9)?.try_into().ok()?))
 }
 
-/// The row that says that a database has, or had, collections. It is behind all others, and of no collection.
+/// The row that says that a database has, or had, collections. It sorts behind all others and belongs to no collection.
 pub const MARKER: &[u8] = &[MEMBERS + 1];
 
 /// Kinds of member rows.
@@ -124,10 +124,10 @@ pub mod part {
     pub const SCORE: u8 = b's';
 }
 
-/// Bytes before a field or member in its row.
+/// Length of what stands before a field or member in its row, in bytes.
 pub const ROW_PREFIX_BYTES: usize = 10;
 
-/// The row of a field or member; with an empty `name` what all rows of this part begin with.
+/// The row of a field or member; with an empty `name`, the prefix of all rows of this part.
 pub fn row(number: u64, part: u8, name: &[u8]) -> Vec<u8> {
     let mut row = Vec::with_capacity(ROW_PREFIX_BYTES + name.len());
     row.extend_from_slice(&members_prefix(number));
@@ -143,20 +143,20 @@ pub fn score_row(number: u64, score: f64, member: &[u8]) -> Vec<u8> {
     row
 }
 
-/// Score and member of a row in the order of scores.
+/// Score and member of such a row.
 pub fn split_score_row(row: &[u8]) -> Option<(f64, &[u8])> {
     let (score, member) = row.get(ROW_PREFIX_BYTES..)?.split_first_chunk::<8>()?;
     Some((score_of(*score), member))
 }
 
-/// A score as bytes that sort like it.
+/// Encodes a score as bytes that sort like it.
 pub fn score_bytes(score: f64) -> [u8; 8] {
     let bits = (score + 0.0).to_bits();
     let flip = if bits >> 63 == 0 { 1 << 63 } else { u64::MAX };
     (bits ^ flip).to_be_bytes()
 }
 
-/// The score of its bytes.
+/// Decodes a score.
 pub fn score_of(bytes: [u8; 8]) -> f64 {
     let bits = u64::from_be_bytes(bytes);
     let flip = if bits >> 63 == 1 { 1 << 63 } else { u64::MAX };

@@ -1,58 +1,62 @@
-//! Up to which version all collections are known to be whole, on media.
+//! The version up to which all collections are known to be whole, on media.
 //!
-//! The row is there from the first start of a server on. It says what was durable: all that a loss of power can take, or leave half changed, has a higher version, whatever opens and
-//! closes the store in between. At an orderly end it says so instead. It always has the same length, so a store that takes nothing more takes this.
+//! The row exists from the first start of a server on. It holds a version that was durable when it was written:
+//! everything that a loss of power can take, or leave half changed, has a higher version, whatever opens and closes the
+//! store in between. After an orderly end it holds a special value instead. Its length never changes, so a store that
+//! takes no further data still takes this row.
 //!
 //! ```text
 //! version u64, all ones after an orderly end | UUID of the store, 16 bytes
 //! ```
 //!
-//! Rows of servers of before have the version only. Those, and rows that a dump of another store has brought here, whose versions say nothing, have everything looked at.
+//! Rows of earlier servers hold the version only. After such a row, or one that a dump has brought here from another
+//! store, everything is checked, because its version says nothing about this store.
 
 use crate::events::{self, Level};
 use hither::{Db, Durability, Keyspace, Result, WriteOptions, without_bound};
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// Between notes of what is durable: what was changed since is looked at after a crash.
+/// Time between two raises of the mark: what was changed since the last one is checked after a crash.
 pub const RAISE_EVERY: Duration = Duration::from_secs(30);
 /// In place of a version: a server has ended in order.
 const ENDED: u64 = u64::MAX;
 
-/// See the module's head.
+/// The mark of a store: the version up to which its collections are whole.
 pub struct Mark {
     keyspace: Keyspace,
-    /// When it was raised last.
+    /// When the mark was raised last.
     raised: Mutex<Raised>,
-    /// When [`Mark::raise_if_due`] last tried to.
+    /// When [`Mark::raise_if_due`] last tried to raise it.
     tried: Mutex<Instant>,
 }
 
 #[derive(Clone, Copy)]
 enum Raised {
-    /// When so many bytes had been appended to the store.
+    /// When this many bytes had been appended to the store.
     At(u64),
-    /// Something is left to mend: it stays where it is.
+    /// Something is left to mend, so the mark stays where it is.
     Never,
 }
 
-/// What the row says.
+/// What the row holds.
 enum Found {
-    /// That of this store.
+    /// A version of this store.
     Own(u64),
-    /// Another store's, or without a store.
+    /// A version of another store, or without a store.
     Other(u64),
 }
 
 impl Mark {
     const KEY: &[u8] = b"collections whole";
 
-    /// The one of a store.
+    /// The mark of the store whose server keyspace this is.
     pub fn new(keyspace: Keyspace) -> Mark {
         Mark { keyspace, raised: Mutex::new(Raised::At(u64::MAX)), tried: Mutex::new(Instant::now()) }
     }
 
-    /// Above which version collections may be half changed; [`None`] if the last server ended in order. It stays so until [`Mark::begin`]. Waits for a sync.
+    /// Returns the version above which collections may be half changed; [`None`] if the last server ended in order. The
+    /// answer stays the same until [`Mark::begin`]. Waits for a sync.
     pub fn due(&self, db: &Db) -> Result<Option<u64>> {
         let recovery = db.recovery();
         let due = match self.find(db)? {
@@ -63,19 +67,21 @@ impl Mark {
             None => (!recovery.clean).then_some(recovery.settled_version),
         };
         if let Some(version) = due {
-            // The next opening may take all that is there for settled.
+            // The next opening may take everything that is there for settled.
             self.or_without(db, self.set(db, version))?;
         }
         Ok(due)
     }
 
-    /// A server begins, and what may be half changed is mended: from here on all that is there counts as whole. In a store that has no room for the row, one of before stays, or
-    /// none is there and what recovery takes for settled counts. Waits for syncs.
+    /// A server begins, and what may have been half changed is mended: from here on everything that is there counts as
+    /// whole. If the store has no room for the row, an earlier row stays, or there is no row and the version that
+    /// recovery takes for settled counts. Waits for syncs.
     pub fn begin(&self, db: &Db) -> Result<()> {
         self.or_without(db, self.raise(db))
     }
 
-    /// A row that cannot be written is no reason to serve nobody: deletes are what helps. But it must not say that a server has ended in order.
+    /// A row that cannot be written is no reason to serve nobody, since deletes are what helps. But the row must not
+    /// claim that a server has ended in order.
     fn or_without(&self, db: &Db, outcome: Result<()>) -> Result<()> {
         let Some(error) = outcome.as_ref().err().filter(|error| error.kind().is_lack_of_space()) else { return outcome };
         events::log(Level::Warn, "no-room-for-mark", &[("why", error)]);
@@ -85,12 +91,12 @@ impl Mark {
         }
     }
 
-    /// Where not even a delete has room, after a collection of all that brings any.
+    /// Removes the row. Where not even a delete has room, first collects everything that frees any.
     fn remove(&self, db: &Db) -> Result<()> {
         let remove = || self.keyspace.delete_with(Self::KEY, &durably()).and_then(|(_, ticket)| ticket.wait());
         match remove() {
             Err(error) if error.kind().is_lack_of_space() => {
-                // What it could not do is no matter if there is room then.
+                // A failure does not matter if there is room afterwards.
                 if let Err(error) = db.compact_with(0.001, |_| std::ops::ControlFlow::Continue(())) {
                     events::log(Level::Warn, "no-room-for-mark", &[("why", &error)]);
                 }
@@ -100,7 +106,8 @@ impl Mark {
         }
     }
 
-    /// What is written by now is whole once it is durable. Waits for that; does nothing if nothing was written since. O(segments).
+    /// Raises the mark: what is written by now is whole once it is durable. Waits for that; does nothing if nothing was
+    /// written since the last raise. O(segments).
     pub fn raise(&self, db: &Db) -> Result<()> {
         let mut raised = self.raised.lock();
         if matches!(*raised, Raised::At(before) if before != appended(db)) {
@@ -112,7 +119,7 @@ impl Mark {
         Ok(())
     }
 
-    /// The same if it was not tried for a while. Where it fails, the next start looks at more.
+    /// As [`Mark::raise`], unless that was tried within [`RAISE_EVERY`]. If it fails, the next start checks more.
     pub fn raise_if_due(&self, db: &Db) {
         let mut tried = self.tried.lock();
         if tried.elapsed() >= RAISE_EVERY {
@@ -121,7 +128,7 @@ impl Mark {
         }
     }
 
-    /// Something is left to mend, for the next start.
+    /// Keeps the mark where it is: something is left for the next start to mend.
     pub fn hold(&self) {
         *self.raised.lock() = Raised::Never;
     }
@@ -131,7 +138,7 @@ impl Mark {
         matches!(*self.raised.lock(), Raised::Never)
     }
 
-    /// The server ends, and writes nothing more. Waits for syncs.
+    /// Marks an orderly end; the server writes nothing more. Waits for syncs.
     pub fn end(&self, db: &Db) -> Result<()> {
         if matches!(*self.raised.lock(), Raised::At(_)) {
             db.sync()?;
@@ -140,7 +147,7 @@ impl Mark {
         Ok(())
     }
 
-    /// Whether a server of this store has made it.
+    /// Whether a server of this store has written the row.
     pub fn is_own(&self, db: &Db) -> Result<bool> {
         Ok(matches!(self.find(db)?, Some(Found::Own(_))))
     }
@@ -157,7 +164,7 @@ impl Mark {
         without_bound(|| self.keyspace.put_with(Self::KEY, &row, &durably()))?.wait()
     }
 
-    /// As if nobody had tried to raise it for long.
+    /// Pretends that nobody has tried to raise the mark for a long time.
     #[cfg(test)]
     pub fn make_due(&self) {
         *self.tried.lock() = Instant::now().checked_sub(RAISE_EVERY).unwrap();
@@ -215,7 +222,7 @@ mod tests {
         assert_eq!(mark.due(&db).unwrap(), Some(1));
     }
 
-    /// Regression: a version that a dump had brought along counted, if this store's had come as far.
+    /// Regression: a version that a dump had brought along counted if this store's versions had come as far.
     #[test]
     fn that_of_another_store_says_nothing() {
         let ((db, mark), (other, others)) = (store(), store());
@@ -225,12 +232,12 @@ mod tests {
         let foreign = others.keyspace.get(Mark::KEY).unwrap().unwrap();
         mark.keyspace.put(Mark::KEY, &foreign).unwrap();
         assert_eq!(mark.due(&db).unwrap(), Some(0));
-        // A version that this store has not come to is another's, too.
+        // A version that this store has not reached is another store's, too.
         mark.set(&db, ENDED - 1).unwrap();
         assert_eq!(mark.due(&db).unwrap(), Some(0));
     }
 
-    /// A server of before has noted the version only.
+    /// A server of an earlier version has written the version only.
     #[test]
     fn one_without_a_store_has_everything_looked_at() {
         let (db, mark) = store();

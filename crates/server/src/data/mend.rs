@@ -1,22 +1,30 @@
 //! Mends collections that a loss of power has left half changed.
 //!
-//! Of changes that were not durable yet, any may survive while those before them are lost (`docs/durability.md`). A change of a collection builds on the one before: a head counts
-//! rows that are lost, a score row stays that a lost change has removed, the registry row of a new collection is lost, or a lost RENAME leaves a second head with its number. All this
-//! is between rows and heads; each batch by itself is there as a whole or not at all.
+//! Of changes that were not durable yet, any may survive while earlier ones are lost (`docs/durability.md`). A change
+//! of a collection builds on the one before. So a head may count rows that are lost, a score row may stay that a lost
+//! change has removed, the registry row of a new collection may be lost, or a lost RENAME may leave a second head with
+//! its number. All of this is between rows and heads; each batch by itself is there as a whole or not at all.
 //!
 //! # What it looks at
 //!
-//! All that was changed since the last moment when everything was durable ([`super::mark`]): each change writes the head (rule 2 of [`super`]), so that is what has a head with a higher
-//! version. A lost RENAME leaves the head of before, but if a later one was kept, the registry row tells: so it is also what has a registry row with a higher version, or another key's. All
-//! keys are walked for that, with a look at the registry row of each collection, and the rows of those collections are counted. After an orderly end, nothing is, nor
-//! in a database in which there is no row at all ([`encoding::MARKER`] is one, from before its first collection on): one of strings starts as fast as ever.
+//! Everything that was changed since the last moment when everything was durable ([`super::mark`]). Each change writes
+//! the head (rule 2 of [`super`]), so these are the collections whose head has a higher version. A lost RENAME leaves
+//! the earlier head, but if a later RENAME was kept, the registry row shows it. So these are also the collections whose
+//! registry row has a higher version, or names another key.
 //!
-//! One thing it does not see: a lost RENAME, then a change under the new name that was kept, and the removal of that name that was kept, too. The old name has its head and its registry row of
-//! before; the number of members that it tells may be that of before the change. The commands that walk rows answer with what is there.
+//! To find them, mending walks all keys and looks at the registry row of each collection; it then counts the rows of
+//! those collections. Nothing is walked after an orderly end, nor in a database in which there is no row at all.
+//! ([`encoding::MARKER`] is such a row, written before the first collection.) So a database of strings starts as fast
+//! as ever.
+//!
+//! One case is not noticed: a lost RENAME, then a change under the new name that was kept, and the removal of that name
+//! that was kept, too. The old name has its earlier head and registry row, whose number of members may be that of
+//! before the change. The commands that walk rows answer with what is there.
 //!
 //! # Why it may be cut short
 //!
-//! Nothing is at work beside it. Every step leaves a state that it would mend, and the mark stays until everything is done and durable: then the next start does the rest.
+//! Nothing runs beside it. Every step leaves a state that mending would repair, and the mark stays until everything is
+//! done and durable: the next start then does the rest.
 //!
 //! Memory: [`PORTION`] keys or rows.
 
@@ -30,26 +38,28 @@ use std::ops::{Bound, ControlFlow};
 const PORTION: usize = 256;
 /// Keys between two lines in the log.
 const KEYS_PER_LINE: u64 = 1 << 22;
-/// The key under which rows are registered for the reaper if nobody knows theirs: its entry, if there is one, has a registered number.
+/// The key under which rows are registered for the reaper if their key is unknown: if this key has an entry, its number
+/// is a registered one.
 const NOBODYS: &[u8] = b"\0";
 
-/// What was done.
+/// What mending has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mended {
-    /// Keys walked, those of databases with collections to look at twice.
+    /// Keys walked; twice for databases with collections to be counted.
     pub keys: u64,
     /// Collections whose rows were counted.
     pub collections: u64,
-    /// Heads put right or removed.
+    /// Heads corrected or removed.
     pub heads: u64,
-    /// Rows put right or removed, those of the registry included.
+    /// Rows corrected or removed, including registry rows.
     pub rows: u64,
 }
 
-/// Mends all databases in a store, also those that this server does not serve: collections with heads above this version.
+/// Mends the collections with heads above version `above` in all databases of a store, including those that this server
+/// does not serve.
 ///
 /// # Errors
-/// The first one; it has gone on with the other databases.
+/// The first error; mending has gone on with the other databases.
 pub fn run(db: &Db, above: u64) -> Result<Mended> {
     let (mut done, mut first_error) = (Mended::default(), None);
     for database in databases::all(db)?.into_iter().filter(Database::has_collections) {
@@ -84,13 +94,14 @@ struct Mender<'a> {
     db: &'a Db,
     database: &'a Database,
     above: u64,
-    /// Whether rows are to be counted.
+    /// Whether some collection's rows have to be counted.
     suspects: bool,
     done: &'a mut Mended,
 }
 
 impl Mender<'_> {
-    /// In two walks: a head that was put right has a higher version, and of two with one number that would win. So it is settled before who has which number.
+    /// In two walks: a corrected head has a higher version, and would win against another one with the same number. So
+    /// the first walk settles which head has which number.
     fn heads(&mut self) -> Result<()> {
         self.each_head(&mut Self::claim)?;
         if !self.suspects {
@@ -100,7 +111,8 @@ impl Mender<'_> {
         self.each_head(&mut |mender, seen| if mender.is_suspect(seen)? { mender.recount(seen) } else { Ok(()) })
     }
 
-    /// Whether its number was used since all was durable, be it by itself, by a RENAME that was lost, or by [`Mender::claim`].
+    /// Whether its number was used since everything was durable, whether by a change of its own, by a RENAME that was
+    /// lost, or by [`Mender::claim`].
     fn is_suspect(&self, seen: &Seen) -> Result<bool> {
         if seen.version > self.above {
             return Ok(true);
@@ -139,7 +151,7 @@ impl Mender<'_> {
         Ok(heads)
     }
 
-    /// Counts a collection's rows, after what does not belong there is gone.
+    /// Counts a collection's rows, after removing those that do not belong there.
     fn recount(&mut self, seen: &Seen) -> Result<()> {
         self.done.collections += 1;
         let count = match seen.head.kind {
@@ -161,9 +173,10 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// Sees to it that the registry names the key, and no other key has this number: of two, the one that was written later keeps it, for it was renamed.
+    /// Makes sure that the registry names the key, and that no other key has this number. Of two heads, the one that
+    /// was written later keeps the number, because the collection was renamed.
     fn claim(&mut self, seen: &Seen) -> Result<()> {
-        // Nobody writes beside it, but keys expire: then it is looked at again.
+        // No client writes meanwhile, but keys expire: then the head is looked at again.
         while !self.try_claim(seen)? {
             let (version, _) = self.database.keys.peek_with(&seen.key, |_, found| found.version)?;
             if version != Some(seen.version) {
@@ -173,7 +186,7 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// False if something has changed.
+    /// Returns false if something has changed.
     fn try_claim(&mut self, seen: &Seen) -> Result<bool> {
         let Database { keys, rows, .. } = self.database;
         let registry = encoding::registry_row(seen.head.number);
@@ -205,7 +218,7 @@ impl Mender<'_> {
         Ok(written > 0)
     }
 
-    /// Removes score rows of which the member says otherwise.
+    /// Removes score rows whose member has another score, or is gone.
     fn remove_ghosts(&mut self, seen: &Seen) -> Result<()> {
         let rows = &self.database.rows;
         self.portions(seen, part::SCORE, |mender, portion| {
@@ -270,7 +283,7 @@ impl Mender<'_> {
         Ok(count)
     }
 
-    /// Registers rows that are not, for the reaper. All that have a head are by now.
+    /// Registers rows that are not registered, for the reaper. All rows that have a head are registered by now.
     fn strays(&mut self) -> Result<()> {
         let (rows, mut from) = (&self.database.rows, vec![MEMBERS]);
         loop {
@@ -290,14 +303,14 @@ impl Mender<'_> {
         }
     }
 
-    /// On the condition that the head is as it was seen.
+    /// A batch on the condition that the head is as it was seen.
     fn batch(&self, seen: &Seen) -> Batch {
         let mut batch = self.db.batch();
         batch.require_version(&self.database.keys, &seen.key, Some(seen.version));
         batch
     }
 
-    /// How many writes that were.
+    /// Commits a batch and returns how many writes it applied.
     fn commit(&self, batch: Batch) -> Result<u64> {
         let writes = batch.len() as u64;
         Ok(if writes > 0 && batch.commit_deferred(&WriteOptions::new())?.applied { writes } else { 0 })

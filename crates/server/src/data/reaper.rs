@@ -1,12 +1,14 @@
 //! Removes the rows of collections that have no head any more.
 //!
-//! Commands that delete or overwrite a collection announce its number; that is prompt but not needed: a sweep over the registry rows finds all such
-//! collections, also those that expired and those that a crash left, at the start, and now and then as long as collections expire or something could
-//! not be removed. What was announced waits for a sweep that is due, not the other way round.
+//! Commands that delete or overwrite a collection announce its number. This is prompt but not needed: a sweep over the
+//! registry rows finds all such collections, including those that expired and those that a crash left. Sweeps run at
+//! the start, and then now and then as long as collections may expire or something could not be removed. Announced
+//! collections wait for a sweep that is due, not the other way round.
 //!
 //! # Memory
 //!
-//! Announcements up to a bound, and what is looked at between two syncs. Why nothing is removed that is in use, is at the head of `removal`.
+//! Announcements up to a bound, and what is looked at between two syncs. The head of `removal` explains why nothing is
+//! removed that is in use.
 
 mod removal;
 #[cfg(test)]
@@ -26,21 +28,21 @@ use std::time::{Duration, Instant};
 
 /// Rows removed by one batch, and collections looked at before one sync.
 const PORTION: usize = 256;
-/// Between sweeps while collections may expire, or something could not be removed.
+/// Time between sweeps while collections may expire, or something could not be removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
-/// Announcements kept; beyond that the next sweep finds them.
+/// Announcements kept; the next sweep finds the others.
 const MOST_ANNOUNCED: usize = 1 << 16;
 
-/// The work that is left, and how to stop it.
+/// The reaper's pending work and its stop flag.
 #[derive(Default)]
 pub struct Reaper {
     state: Mutex<State>,
     changed: Condvar,
-    /// See [`Reaper::may_expire`].
+    /// See [`Reaper::may_expire`]. Set by [`Reaper::note_expiring`], cleared as a sweep begins.
     expiring: AtomicBool,
-    /// Collections whose rows were removed.
+    /// Number of collections whose rows were removed.
     pub reaped: AtomicU64,
-    /// Runs between the two looks at what is going to be removed.
+    /// Runs between the two looks at the collections to be removed.
     #[cfg(test)]
     pub(crate) between_looks: Mutex<Option<Box<dyn FnMut() + Send>>>,
 }
@@ -49,13 +51,13 @@ pub struct Reaper {
 struct State {
     announced: VecDeque<(u16, u64)>,
     sweep: bool,
-    /// The same, but not at once.
+    /// A sweep is wanted, but not at once.
     sweep_later: bool,
     stopping: bool,
 }
 
 impl Reaper {
-    /// The collection's head is gone.
+    /// Announces a collection whose head is gone.
     pub fn announce(&self, database: u16, number: u64) {
         let mut state = self.state.lock();
         if state.announced.len() < MOST_ANNOUNCED {
@@ -66,23 +68,25 @@ impl Reaper {
         self.changed.notify_one();
     }
 
-    /// A collection has an expiry: nobody will announce its end. Call once that can be seen, or a sweep that has just begun might be the last.
+    /// Notes that a collection has an expiry, so nobody will announce its end. The caller must call this once the
+    /// expiry is visible: a sweep that has just begun might otherwise be the last.
     pub fn note_expiring(&self) {
         self.expiring.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a collection may expire that the last sweep has not told of, or one is there that does.
+    /// Whether a collection may expire that the last sweep has not dealt with, or one that it saw has an expiry.
     pub fn may_expire(&self) -> bool {
         self.expiring.load(Ordering::SeqCst)
     }
 
-    /// Collections may have lost their heads, and nobody can say which. As soon as nothing is announced, or a sweep is due.
+    /// Requests a sweep because collections may have lost their heads and nobody knows which. It runs as soon as
+    /// nothing is announced, or a sweep is due.
     pub fn sweep_soon(&self) {
         self.state.lock().sweep = true;
         self.changed.notify_one();
     }
 
-    /// Something could not be removed: a sweep tries again, no sooner than [`SWEEP_EVERY`] after the last one.
+    /// Requests a sweep because something could not be removed, no sooner than [`SWEEP_EVERY`] after the last one.
     fn sweep_later(&self) {
         self.state.lock().sweep_later = true;
     }
@@ -99,17 +103,17 @@ impl Reaper {
 }
 
 enum Work {
-    /// Collections that were announced.
+    /// Announced collections.
     Some(Vec<(u16, u64)>),
     Sweep,
-    /// There was none for a while.
+    /// Nothing came up for a while.
     None,
     Stop,
 }
 
-/// Runs until it is stopped. An error ends a piece of work, not the thread: the next sweep finds what was left.
+/// Runs until it is stopped. An error ends one piece of work, not the thread: the next sweep finds what was left.
 pub fn run(databases: &Databases) {
-    // What a crash, or expiry while nothing ran, has left.
+    // What a crash left, or expired while no server ran.
     report(databases, sweep(databases));
     let mut swept = Instant::now();
     loop {
@@ -126,13 +130,13 @@ pub fn run(databases: &Databases) {
     }
 }
 
-/// Whatever databases they are of: one sync for all.
+/// Removes announced collections, of whatever databases: one sync for all.
 fn reap_announced(databases: &Databases, announced: &[(u16, u64)]) {
     let mut found = BTreeMap::new();
     for (index, _) in announced {
         found.entry(*index).or_insert_with(|| match databases.find(*index) {
             Found::There(database) => Some(database),
-            // In one that is being replaced there is nothing to find, or a sweep follows.
+            // In a database that is being replaced there is nothing to find, or a sweep follows.
             _ => None,
         });
     }
@@ -146,7 +150,7 @@ fn reap_announced(databases: &Databases, announced: &[(u16, u64)]) {
     });
 }
 
-/// Says in the log that something was left, but for what somebody else has removed meanwhile, and has it tried again.
+/// Logs that something was left and has it tried again, unless somebody else has removed it meanwhile.
 fn report(databases: &Databases, outcome: Result<u64>) {
     if let Err(error) = outcome
         && !matches!(error, Error::KeyspaceDropped(_))
@@ -177,13 +181,14 @@ fn next(reaper: &Reaper, swept: Instant) -> Work {
     }
 }
 
-/// Removes what no head leads to, in all databases. Returns how many collections that were. What cannot be removed is left for the next time.
+/// Removes the rows that no head leads to, in all databases. Returns the number of collections removed. What cannot be
+/// removed is left for the next sweep.
 ///
 /// # Errors
-/// The first one; it has gone on with everything else.
+/// The first error; the sweep has gone on with everything else.
 pub fn sweep(databases: &Databases) -> Result<u64> {
     let (mut removed, mut first_error) = (0, None);
-    // Those that still expire it sees; of later ones it is told.
+    // This sweep sees the collections that expire now; commands report later ones.
     databases.reaper.expiring.store(false, Ordering::SeqCst);
     for database in databases.existing() {
         let swept = sweep_one(databases, &database, &mut |outcome| match outcome {
@@ -193,13 +198,13 @@ pub fn sweep(databases: &Databases) -> Result<u64> {
         first_error = first_error.or(swept.err());
     }
     if first_error.is_some() || databases.reaper.is_stopping() {
-        // What it has not come to may.
+        // Collections that it has not reached may expire.
         databases.reaper.note_expiring();
     }
     first_error.map_or(Ok(removed), Err)
 }
 
-/// Tells of every registered collection without a head whether it was removed, until the reaper is to stop.
+/// Reports for every registered collection without a head whether it was removed, until the reaper is to stop.
 fn sweep_one(databases: &Databases, database: &Database, tell: &mut impl FnMut(Result<bool>)) -> Result<()> {
     let mut after = vec![REGISTRY];
     while !databases.reaper.is_stopping() {

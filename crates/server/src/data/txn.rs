@@ -1,8 +1,9 @@
 //! One command, or all commands between MULTI and EXEC: reads, a private view of its own writes, one atomic commit.
 //!
-//! Optimistic: what it read is remembered with its version and becomes a precondition of the commit. If another writer was faster, the commit is
-//! not applied and the caller runs everything again; somebody has made progress then. A transaction that only read is checked in the same way
-//! before its outcome counts, so it never tells of a state that did not exist.
+//! A transaction is optimistic: it remembers the version of what it read, which becomes a precondition of the commit.
+//! If another writer was faster, the commit is not applied and the caller runs everything again; some writer has then
+//! made progress. A transaction that only read is checked in the same way before its outcome counts, so it never
+//! reports a state that did not exist.
 //!
 //! Thread safety: belongs to one thread.
 
@@ -17,7 +18,7 @@ use hither::{Error, Keyspace, Result, WriteOptions};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// A value with its expiry (0: none), of the transaction's own view.
+/// A value with its expiry, in the transaction's own view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     /// The entry as on media.
@@ -26,8 +27,8 @@ pub struct Item {
     pub expires_at_ms: u64,
 }
 
-/// Rows before keys: a database's writes are committed and become visible in this order, and a head's version stands for all of its rows (rule 2 of
-/// [`super`]).
+/// Rows sort before keys: a database's writes are committed and become visible in this order, and a head's version
+/// stands for all of its rows (rule 2 of [`super`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Space {
     Rows,
@@ -37,36 +38,36 @@ enum Space {
 /// Database, space, key.
 type Place = (u16, Space, Vec<u8>);
 
-/// See the module's head.
+/// The reads and writes of one command, or of all commands of an EXEC, until they are committed.
 pub struct Txn {
     database: Arc<Database>,
     /// All databases that it touched.
     touched: Vec<Arc<Database>>,
-    /// Every read counts: several commands must see one state.
+    /// Whether every read becomes a precondition, because several commands must see one state.
     isolated: bool,
     /// Versions of the keys that were read; `None`: absent.
     reads: HashMap<(u16, Vec<u8>), Option<u64>>,
-    /// One of them had another version when it was read again: there was no one moment.
+    /// A key had another version when it was read again: the reads are not of one moment.
     torn: bool,
-    /// `None` deletes.
+    /// The writes; `None` deletes.
     writes: BTreeMap<Place, Option<Item>>,
     /// Collections whose heads it removes.
     orphans: BTreeSet<(u16, u64)>,
     rests_on: u64,
     /// Version of the entry that was viewed last.
     viewed: u64,
-    /// How many keys it has found, and not found.
+    /// How many keys its reads found, and did not find.
     pub looked_up: [u64; 2],
     options: WriteOptions,
-    /// The first of this command's writes that no store can hold.
+    /// The first write of this command that no store can hold.
     unfit: Option<Error>,
-    /// Of several commands, how to take back what this one has done.
+    /// Isolated only: how to take back what the current command has done.
     undo: Vec<Undo>,
-    /// Of several commands.
+    /// Isolated only: what the commands hold.
     held: Held,
-    /// Where this command began.
+    /// The database in which the current command began.
     began_in: Option<Arc<Database>>,
-    /// What later scans pass over.
+    /// Deleted rows that later scans skip.
     drained: Vec<scans::Drained>,
 }
 
@@ -75,54 +76,54 @@ pub struct Txn {
 struct Held {
     /// What they write.
     now: usize,
-    /// The keys that they have read, watched ones left out: those count elsewhere.
+    /// The keys that they have read, without watched ones, which count elsewhere.
     read: usize,
-    /// Both when this command began.
+    /// `now` and `read` when the current command began.
     before: (usize, usize),
     /// The most that one command has added.
     largest: usize,
 }
 
 impl Held {
-    /// A command is over: it has written so much.
+    /// Notes the end of a command, which has written `written` bytes.
     fn end_command(&mut self, written: usize) {
         self.largest = self.largest.max(written + self.read - self.before.1);
     }
 }
 
-/// What a read takes besides its key, roughly: its place in the table, with what is free there.
+/// Approximate bytes of a read besides its key: its place in the table, with the free places there.
 const PER_READ: usize = 2 * size_of::<((u16, Vec<u8>), Option<u64>)>();
 
-/// What a write takes besides its key and entry, roughly: its place in the map, and in what would take it back.
+/// Approximate bytes of a write besides its key and entry: its place in the map, and in the undo list.
 pub const PER_WRITE: usize = 2 * size_of::<(Place, Option<Item>)>();
 
 fn held_by(key: &[u8], item: Option<&Item>) -> usize {
     PER_WRITE + key.len() + item.map_or(0, |item| item.entry.len())
 }
 
-/// How a step is taken back.
+/// How to take back one step.
 enum Undo {
-    /// What was to be written before.
+    /// Restores what was to be written before.
     Write(Place, Option<Option<Item>>),
-    /// An orphan goes.
+    /// Removes an orphan.
     Added((u16, u64)),
-    /// An orphan comes back.
+    /// Puts back an orphan.
     Removed((u16, u64)),
 }
 
-/// What came of a commit.
+/// The outcome of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// False: somebody else was faster, run it again.
+    /// False: another writer was faster; run everything again.
     pub applied: bool,
     /// The version that must be durable before the reply may leave; 0: none.
     pub rests_on: u64,
-    /// Collections to be announced to the reaper.
+    /// Collections to announce to the reaper.
     pub orphans: BTreeSet<(u16, u64)>,
 }
 
 impl Txn {
-    /// A transaction on `database`. `isolated`: of several commands.
+    /// A transaction on `database`. `isolated`: it runs several commands.
     pub fn new(database: Arc<Database>, isolated: bool, options: WriteOptions) -> Txn {
         Txn {
             database,
@@ -144,12 +145,13 @@ impl Txn {
         }
     }
 
-    /// Whether there is nothing to commit or to take back: what it read was told at once, and what it wrote was written at once. Then it can serve another command.
+    /// Whether there is nothing to commit or to take back: its reads were answered at once, and its writes were written
+    /// at once. Then it can serve another command.
     pub fn is_spare(&self) -> bool {
         self.touched.is_empty() && self.reads.is_empty() && self.writes.is_empty() && self.orphans.is_empty() && self.undo.is_empty()
     }
 
-    /// A spare one as if it were new. `None` if it is on another database.
+    /// Makes a spare transaction like new; `None` if it is on another database.
     #[inline]
     pub fn renew(mut self: Box<Self>, database: &Arc<Database>, isolated: bool, options: WriteOptions) -> Option<Box<Txn>> {
         debug_assert!(self.is_spare(), "only such are kept");
@@ -163,7 +165,7 @@ impl Txn {
         Some(self)
     }
 
-    /// The next of several commands begins.
+    /// Begins the next of several commands.
     pub fn begin_command(&mut self) {
         self.undo.clear();
         self.held.before = (self.held.now, self.held.read);
@@ -171,10 +173,10 @@ impl Txn {
         self.began_in = Some(self.database.clone());
     }
 
-    /// The command has run.
+    /// Ends the command.
     ///
     /// # Errors
-    /// It wrote what no store can hold; [`Txn::commit`] would fail.
+    /// It wrote what no store can hold, so [`Txn::commit`] would fail.
     pub fn end_command(&mut self) -> Result<()> {
         if let Some(error) = self.unfit.take() {
             return Err(error);
@@ -185,12 +187,14 @@ impl Txn {
         Ok(())
     }
 
-    /// Whether what its commands have read and written takes more than so many bytes, that of the largest left out: each may hold what it could hold alone.
+    /// Whether what its commands have read and written takes more than `limit` bytes. The largest command does not
+    /// count: each may hold what it could hold alone.
     pub fn holds_more_than(&self, limit: usize) -> bool {
         (self.held.now + self.held.read).saturating_sub(self.held.largest) > limit
     }
 
-    /// Takes back all that was written since [`Txn::begin_command`]. What the command has read still counts: its error tells of that.
+    /// Takes back everything written since [`Txn::begin_command`]. The command's reads still count: its error reports
+    /// what they found.
     pub fn undo_command(&mut self) {
         self.drained.clear();
         while let Some(step) = self.undo.pop() {
@@ -208,12 +212,12 @@ impl Txn {
         }
     }
 
-    /// Goes on in another database.
+    /// Continues in another database.
     pub fn select(&mut self, database: Arc<Database>) {
         self.database = database;
     }
 
-    /// The database it is in.
+    /// The database that it is in.
     pub fn database(&self) -> &Arc<Database> {
         &self.database
     }
@@ -223,12 +227,12 @@ impl Txn {
         self.isolated
     }
 
-    /// The version that what it has told so far rests on.
+    /// The version that everything it has reported so far rests on.
     pub fn rests_on(&self) -> u64 {
         self.rests_on
     }
 
-    /// What it tells rests on this version, too.
+    /// Adds a version that its reports rest on.
     pub fn rest_on(&mut self, version: u64) {
         self.note(version);
     }
@@ -240,21 +244,21 @@ impl Txn {
         heads.map(|((database, _, key), _)| (*database, key.as_slice()))
     }
 
-    /// Makes the commit depend on a key being as a client saw it.
+    /// Makes the commit depend on a key still having the version that the client saw.
     pub fn require(&mut self, database: &Arc<Database>, key: &[u8], version: Option<u64>) {
         self.touch(database.clone());
         self.note_read((database.index, key.to_vec()), version);
     }
 
-    /// The key's version, as for [`Txn::require`].
+    /// The key's version, as [`Txn::require`] takes it.
     pub fn version_of(&mut self, database: &Arc<Database>, key: &[u8]) -> Result<Option<u64>> {
         let (version, rests_on) = database.keys.peek_with(key, |_, found| found.version)?;
         self.note(rests_on);
         Ok(version)
     }
 
-    /// Calls `f` with the key's entry and expiry, in place if possible. A lone command may tell what it saw so without more ado, if that was all
-    /// it looked at; one that goes on from here uses [`Txn::load`].
+    /// Calls `f` with the key's entry and expiry, in place if possible. A lone command may report what it saw without
+    /// further checks if it looked at nothing else; a command that goes on from here uses [`Txn::load`].
     #[inline]
     pub fn view<R>(&mut self, key: &[u8], f: impl FnOnce(Option<(&[u8], u64)>) -> R) -> Result<R> {
         if self.isolated {
@@ -265,7 +269,8 @@ impl Txn {
         Ok(told)
     }
 
-    /// As [`Txn::view`], where the commit depends on the entry from here on: for what of it is less than the whole, which may be long.
+    /// As [`Txn::view`], but the commit depends on the entry from here on: for commands that need only a part of an
+    /// entry that may be long.
     pub fn examine<R>(&mut self, key: &[u8], f: impl FnOnce(Option<(&[u8], u64)>) -> R) -> Result<R> {
         let place = (self.database.index, Space::Keys, key.to_vec());
         if let Some(written) = self.writes.get(&place) {
@@ -280,12 +285,12 @@ impl Txn {
         Ok(told)
     }
 
-    /// Whether the key is there, which the commit depends on.
+    /// Whether the key exists; the commit depends on that.
     pub fn has(&mut self, key: &[u8]) -> Result<bool> {
         self.examine(key, |found| found.is_some())
     }
 
-    /// What `f` tells of the entry in the store, and its version.
+    /// Returns what `f` reads from the entry in the store, and the entry's version.
     #[inline]
     fn peek<R>(&mut self, key: &[u8], f: impl FnOnce(Option<(&[u8], u64)>) -> R) -> Result<(R, Option<u64>)> {
         let (mut f, mut version) = (Some(f), None);
@@ -302,10 +307,13 @@ impl Txn {
         }
     }
 
-    /// Calls `f` with a row of the collection whose head was viewed last, at `key`; [`None`] in place of an answer if that may not have been so at one moment.
+    /// Calls `f` with the value of a row of the collection whose head was viewed last, at `key`. Returns [`None`] in
+    /// place of an answer if row and head may not have been so at one moment.
     ///
-    /// The row is part of the head's key as long as the head is the same. It may be another key's by now, by RENAME, which takes the rows along, and not have had
-    /// this value before. But whatever changes a row rests on its head, and has a version above the head's: a row with an older one was there when the head was viewed.
+    /// The row belongs to the head's key as long as the head is the same. By now it may belong to another key, because
+    /// RENAME takes rows along, and may not have had this value before. But whatever changes a row also writes its head
+    /// and has a higher version than the head that was viewed. So a row with a lower version was there when the head
+    /// was viewed.
     pub fn row_of_viewed<R>(&mut self, key: &[u8], row: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<Option<R>>> {
         if self.isolated {
             // The commit depends on the head.
@@ -325,12 +333,13 @@ impl Txn {
         Ok(same.then_some(told.map(|(told, _)| told)))
     }
 
-    /// The key's value, which the commit depends on from here on.
+    /// The key's value; the commit depends on it from here on.
     pub fn load(&mut self, key: &[u8]) -> Result<Option<Item>> {
         self.examine(key, |found| found.map(|(entry, expires_at_ms)| Item { entry: entry.to_vec(), expires_at_ms }))
     }
 
-    /// The first version counts: if it has changed at the commit, that must fail. But a key may be absent again by then, and have been there meanwhile. Whether it had not been
+    /// Notes a read. The first version counts: if it has changed by the commit, the commit must fail. But a key may be
+    /// absent again by then and have been there in between, which `torn` records. Returns whether the key had not been
     /// read before.
     fn note_read(&mut self, key: (u16, Vec<u8>), version: Option<u64>) -> bool {
         let known = self.reads.len();
@@ -338,7 +347,8 @@ impl Txn {
         self.reads.len() > known
     }
 
-    /// Writes a key's entry whatever is there, at once if this is a lone command: for values that do not depend on anything.
+    /// Writes a key's entry whatever is there, and at once if this is a lone command: for values that do not depend on
+    /// anything.
     pub fn overwrite(&mut self, key: &[u8], entry: &[u8], expires_at_ms: u64) -> Result<()> {
         if self.isolated || self.database.has_collections() || !self.writes.is_empty() || !self.reads.is_empty() {
             self.forget_collection(key)?;
@@ -351,12 +361,12 @@ impl Txn {
         Ok(())
     }
 
-    /// Writes a key's entry. If a collection may be there, say so by [`Txn::forget_collection`] first.
+    /// Writes a key's entry. If a collection may be there, the caller must call [`Txn::forget_collection`] first.
     pub fn put(&mut self, key: &[u8], entry: Vec<u8>, expires_at_ms: u64) {
         self.write(Space::Keys, key, Some(Item { entry, expires_at_ms }));
     }
 
-    /// Removes a key; whether it was there. A collection's rows follow in the background.
+    /// Removes a key; returns whether it was there. A collection's rows are removed in the background.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
         let Some(head) = self.head_of(key)? else { return Ok(false) };
         self.orphan(head);
@@ -364,7 +374,7 @@ impl Txn {
         Ok(true)
     }
 
-    /// If a collection is there, its rows are going to be unreachable.
+    /// If a collection is there, notes that its rows become unreachable.
     pub fn forget_collection(&mut self, key: &[u8]) -> Result<()> {
         if self.database.has_collections()
             && let Some(head) = self.head_of(key)?
@@ -374,7 +384,7 @@ impl Txn {
         Ok(())
     }
 
-    /// Whether the key is there; what it says of a collection, if it is one.
+    /// Returns `None` if the key is absent, else its head if it is a collection.
     fn head_of(&mut self, key: &[u8]) -> Result<Option<Option<Head>>> {
         self.examine(key, |found| found.map(|(entry, _)| Head::decode(entry)))
     }
@@ -388,10 +398,10 @@ impl Txn {
         }
     }
 
-    /// Says under which key a collection is. Waits for a sync at the first one of a database.
+    /// Registers the key under which a collection is. Waits for a sync at the first collection of a database.
     pub fn register(&mut self, number: u64, key: &[u8]) -> Result<()> {
         self.database.note_collection()?;
-        // Of several collections that a transaction makes and removes, the last word counts.
+        // A transaction may make and remove a collection several times: the last step counts.
         let found = (self.database.index, number);
         if self.orphans.remove(&found) {
             self.remember(|| Undo::Removed(found));

@@ -2,23 +2,29 @@
 //!
 //! # Why it removes nothing that is in use
 //!
-//! A registry row names the key that a collection has. If that key's entry does not carry the collection's number, the collection is gone — unless a batch that creates or renames it
-//! is half visible. Each batch that gives a number a head at a key writes the registry row, too: a new collection, a copy, RENAME. All other changes of a head are made on the
-//! condition that it is there. So:
+//! A registry row names the key of its collection. If that key's entry does not carry the collection's number, the
+//! collection is gone — unless a batch that creates or renames it is half visible. Each batch that gives a number a
+//! head at a key writes the registry row, too: a new collection, a copy, RENAME. All other changes of a head are made
+//! on the condition that it is there. So:
 //!
-//! * a registry row that was written before the look began is visible with its head; younger ones are left for the next time;
-//! * each removal is a batch on the condition that the registry row still has the version that was read: a batch that gives the number a head is either complete by then, and
-//!   has changed it, or waits;
-//! * the key is no condition. Whatever is written there is not this collection, and it may be written all the time;
-//! * a head that has expired does not come back: who was told so is the clock's floor from then on. A change of it that had looked at the clock just before (EXPIRE, PERSIST) may be under way, so
-//!   it is looked at again when all those have ended.
+//! * A registry row that was written before the look began is visible with its head; younger ones are left for the next
+//!   time.
+//! * Each removal is a batch on the condition that the registry row still has the version that was read. A batch that
+//!   gives the number a head is either complete by then, and has changed that row, or waits.
+//! * The key is no condition. Whatever is written there is not this collection, and it may be written all the time.
+//! * A head that has expired does not come back: once a reader has found it expired, that time is the lower bound of
+//!   the clock. A change that looked at the clock just before (EXPIRE, PERSIST) may still be under way, so the head is
+//!   looked at again when all such changes have ended.
 //!
-//! Once gone, a number never comes back (rule 1 of [`super::super`]), so the removal may go on in portions. The registry row goes last.
+//! Once gone, a number never comes back (rule 1 of [`super::super`]), so the removal may go on in portions. The
+//! registry row goes last.
 //!
-//! Nothing is removed before it is durable that the head is gone, or that its time has come: a loss of power could keep the removal and bring back the head. So the reaper waits for a
-//! sync, one for all that were announced meanwhile, and takes only what it has seen without a head before that.
+//! Nothing is removed before it is durable that the head is gone, or that its expiry has passed: otherwise a loss of
+//! power could keep the removal and bring back the head. So the reaper waits for a sync, one for all that were
+//! announced meanwhile, and removes only collections that it has seen without a head before that sync.
 //!
-//! Nor is anything while something is left to mend ([`crate::data::mend`]): the registry may name a key that a lost RENAME has left without a head, and another one has it.
+//! Nothing is removed either while something is left to mend ([`crate::data::mend`]). The registry may name a key that
+//! a lost RENAME has left without a head, while the collection is at another key.
 
 use super::PORTION;
 use crate::data::databases::{Database, Databases, member_rows};
@@ -32,11 +38,12 @@ pub struct Orphan {
     number: u64,
     /// Version of the registry row.
     row_version: u64,
-    /// There is nothing at its key: it may have expired.
+    /// There was nothing at its key, so it may have expired.
     may_have_expired: bool,
 }
 
-/// Removes the rows of those of these collections that have no head, and tells of each whether it did, until the reaper is to stop. One sync for all.
+/// Removes the rows of those of these collections that have no head, with one sync for all, and reports for each
+/// whether it did, until the reaper is to stop.
 pub fn reap(databases: &Databases, those: &[(&Database, u64)], tell: &mut impl FnMut(Result<bool>)) {
     if databases.mark.is_held() {
         return;
@@ -50,12 +57,13 @@ pub fn reap(databases: &Databases, those: &[(&Database, u64)], tell: &mut impl F
     }
     #[cfg(test)]
     databases.reaper.between_looks.lock().take().iter_mut().for_each(|between| between());
-    // Waits for the changes that have looked at an earlier clock: these are visible then, and others find the heads expired.
+    // Waits for the changes that have looked at an earlier clock: they are visible then, and later ones find the heads
+    // expired.
     databases.db.written_version();
     let again =
         seen.iter().filter_map(|(database, orphan)| seen_without_head(databases, database, orphan.number, orphan.row_version, tell));
     let orphans: Vec<_> = again.collect();
-    // Before anything is removed, and after the last look: what that has seen is durable then.
+    // Before anything is removed, and after the last look, so that what the look has seen is durable.
     if let Err(error) = make_durable(databases, orphans.iter().any(|(_, orphan)| orphan.may_have_expired)) {
         return tell(Err(error));
     }
@@ -67,7 +75,7 @@ pub fn reap(databases: &Databases, those: &[(&Database, u64)], tell: &mut impl F
     }
 }
 
-/// A collection that is registered by a version up to `whole` and has no head. Errors are told.
+/// Returns a collection that is registered with a version up to `whole` and has no head. Reports errors.
 fn seen_without_head<'a>(
     databases: &Databases,
     database: &'a Database,
@@ -77,7 +85,7 @@ fn seen_without_head<'a>(
 ) -> Option<(&'a Database, Orphan)> {
     match look(databases, database, number) {
         Ok(Some(orphan)) if orphan.row_version <= whole => return Some((database, orphan)),
-        // Its head may just come, with an expiry.
+        // Its head may be about to appear, with an expiry.
         Ok(Some(_)) => databases.reaper.note_expiring(),
         Ok(None) => {}
         Err(error) => tell(Err(error)),
@@ -85,7 +93,8 @@ fn seen_without_head<'a>(
     None
 }
 
-/// Or a loss of power, or a clock that is set back at the next start, could bring back a head whose rows are gone.
+/// Otherwise a loss of power, or a clock that is set back at the next start, could bring back a head whose rows are
+/// gone.
 fn make_durable(databases: &Databases, expired: bool) -> Result<()> {
     databases.db.ticket_at(databases.db.written_version()).wait()?;
     if expired { databases.db.persist_expiries() } else { Ok(()) }
@@ -108,7 +117,8 @@ pub fn look(databases: &Databases, database: &Database, number: u64) -> Result<O
     Ok(Some(Orphan { number, row_version, may_have_expired }))
 }
 
-/// Removes the rows of a collection; whether it did. It may be large: asks between two portions whether it is to stop, and sees to the mark.
+/// Removes the rows of a collection; returns whether it did. The collection may be large, so between two portions this
+/// checks whether to stop, and raises the mark.
 pub fn remove(databases: &Databases, database: &Database, orphan: &Orphan) -> Result<bool> {
     let registry = encoding::registry_row(orphan.number);
     while !databases.reaper.is_stopping() {
@@ -124,7 +134,8 @@ pub fn remove(databases: &Databases, database: &Database, orphan: &Orphan) -> Re
             batch.delete(&database.rows, &registry);
         }
         if !batch.commit_deferred(&WriteOptions::new())?.applied {
-            // It had another key in the meantime, and may have lost its head just now. Or somebody else was faster.
+            // The collection was given another key meanwhile, and may have lost its head just now. Or another remover
+            // was faster.
             if look(databases, database, orphan.number)?.is_some() {
                 databases.reaper.announce(database.index, orphan.number);
             }

@@ -44,12 +44,12 @@ fn a_sweep_goes_on_behind_what_it_cannot_remove() {
 fn with_failpoints() -> (tempfile::TempDir, Arc<Databases>, Arc<Failpoints>) {
     let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
     let builder = Db::builder().path(dir.path()).medium(MediumChoice::File).capacity(8 << 20).durability(Durability::Process);
-    // Nobody else syncs.
+    // Nothing else syncs.
     let builder = builder.with_options(|options| (options.failpoints, options.background) = (Some(points.clone()), false));
     (dir, Databases::open(builder.open().unwrap(), 2).unwrap(), points)
 }
 
-/// The number of a hash with one field.
+/// Makes a hash with one field and returns its number.
 fn collection(databases: &Databases) -> u64 {
     collection_at(databases, 0, b"hash", &WriteOptions::new())
 }
@@ -63,7 +63,8 @@ fn collection_at(databases: &Databases, index: u16, key: &[u8], options: &WriteO
     number
 }
 
-/// Regression: rows were removed before it was durable that their head is gone; a loss of power could bring back the head without them.
+/// Regression: rows were removed before it was durable that their head is gone; a loss of power could bring back the
+/// head without them.
 #[test]
 fn rows_stay_until_it_is_durable_that_their_head_is_gone() {
     let (_dir, databases, points) = with_failpoints();
@@ -76,7 +77,8 @@ fn rows_stay_until_it_is_durable_that_their_head_is_gone() {
     assert_eq!(database.rows.len(), 2);
 }
 
-/// Regression: where mending was cut short, what the registry named wrongly was removed from under the head that had it.
+/// Regression: where mending was cut short, rows whose registry row was wrong were removed from under the head that had
+/// them.
 #[test]
 fn nothing_is_removed_while_something_is_left_to_mend() {
     let (_dir, databases, _) = with_failpoints();
@@ -100,7 +102,7 @@ fn a_sweep_follows_what_could_not_be_removed() {
     assert!(matches!(next(&databases.reaper, long_ago()), Work::Sweep));
 }
 
-/// Regression: as long as something was announced, no sweep came.
+/// Regression: as long as something was announced, no sweep ran.
 #[test]
 fn a_sweep_that_is_due_comes_before_what_is_announced() {
     let reaper = Reaper::default();
@@ -115,7 +117,7 @@ fn a_sweep_that_is_due_comes_before_what_is_announced() {
     assert!(matches!(next(&reaper, long_ago()), Work::Some(_)));
 }
 
-/// Regression: one EXPIRE had all collections looked at twice a minute for good.
+/// Regression: after one EXPIRE, all collections were looked at twice a minute for good.
 #[test]
 fn sweeps_end_when_nothing_is_left_that_may_expire() {
     let databases = in_memory(1);
@@ -129,7 +131,7 @@ fn sweeps_end_when_nothing_is_left_that_may_expire() {
     assert!(databases.reaper.may_expire(), "it was cut short");
 }
 
-/// A collection of so many rows without a head, as a sweep finds it.
+/// A collection of this many rows without a head, as a sweep finds it.
 fn orphan(databases: &Databases, rows: u32) -> Orphan {
     let database = databases.get(0).unwrap();
     let number = collection(databases);
@@ -140,7 +142,7 @@ fn orphan(databases: &Databases, rows: u32) -> Orphan {
     look(databases, &database, number).unwrap().unwrap()
 }
 
-/// Regression: who asked it to stop waited until all rows of the collection were gone that it was at.
+/// Regression: a stop waited until all rows of the current collection were gone.
 #[test]
 fn it_stops_between_two_portions() {
     let databases = in_memory(1);
@@ -161,7 +163,8 @@ fn the_mark_is_raised_during_a_removal() {
     assert!(databases.mark.due(&databases.db).unwrap() > before);
 }
 
-/// Regression: each portion was removed on the condition that nobody had written the key meanwhile, which somebody did all the time.
+/// Regression: each portion was removed on the condition that nobody had written the key meanwhile, but a client wrote
+/// it all the time.
 #[test]
 fn a_key_that_is_written_all_the_time_does_not_hold_it_up() {
     let databases = in_memory(1);
@@ -195,7 +198,7 @@ fn what_was_renamed_meanwhile_is_not_removed() {
     assert_eq!(database.rows.len(), 2);
 }
 
-/// Regression: of removals in two databases by turns, each had a sync of its own.
+/// Regression: removals alternating between two databases had a sync each.
 #[test]
 fn one_sync_serves_all_databases() {
     let (_dir, databases, points) = with_failpoints();
@@ -211,7 +214,8 @@ fn one_sync_serves_all_databases() {
     assert!(databases.existing().iter().all(|database| database.rows.is_empty()));
 }
 
-/// Regression: rows of a collection were removed before it was durable that its time had come; with a clock that was set back, its head would have been there again without them.
+/// Regression: rows of a collection were removed before it was durable that it had expired; if the clock was set back,
+/// its head would have been there again without them.
 #[test]
 fn rows_stay_until_it_is_durable_that_their_head_has_expired() {
     let (_dir, databases, points) = with_failpoints();
@@ -220,13 +224,14 @@ fn rows_stay_until_it_is_durable_that_their_head_has_expired() {
     while look(&databases, &database, number).unwrap().is_none() {
         std::thread::yield_now();
     }
-    // The first one is of what was written.
+    // The first sync is for what was written.
     points.arm("sync", FailAt { skip: 1, count: u64::MAX, errno: 5 });
     assert!(sweep(&databases).is_err());
     assert_eq!(database.rows.len(), 2);
 }
 
-/// Regression: an EXPIRE or PERSIST that had found the collection just before its time, and was not done yet, kept the head and lost the rows.
+/// Regression: an EXPIRE or PERSIST that had found the collection just before it expired, and was still under way, kept
+/// the head and lost the rows.
 #[test]
 fn what_is_given_more_time_at_the_last_moment_stays() {
     let databases = in_memory(1);

@@ -1,11 +1,11 @@
-//! What was read, checked; what was written, applied.
+//! The commit of a transaction: checks what was read, applies what was written.
 
 use super::{Committed, Space, Txn};
 use hither::{Db, Result};
 use std::collections::BTreeSet;
 
 impl Txn {
-    /// Whether everything that was read is as it was; nothing is written. For a command that answers with an error.
+    /// Whether everything that was read is unchanged; writes nothing. For a command that answers with an error.
     pub fn is_as_read(&self, db: &Db) -> Result<bool> {
         if self.torn {
             return Ok(false);
@@ -17,7 +17,7 @@ impl Txn {
         Ok(self.reads.is_empty() || batch.commit_deferred(&self.options)?.applied)
     }
 
-    /// Applies everything, or nothing if something that was read has changed. Once only.
+    /// Applies everything, or nothing if something that was read has changed. Call once only.
     pub fn commit(&mut self, db: &Db) -> Result<Committed> {
         if self.writes.is_empty() && self.reads.is_empty() {
             return Ok(Committed { applied: true, rests_on: self.rests_on, orphans: BTreeSet::new() });
@@ -29,7 +29,7 @@ impl Txn {
         Ok(Committed { applied: done.applied, rests_on: self.rests_on.max(done.rests_on), orphans: std::mem::take(&mut self.orphans) })
     }
 
-    /// Most commands: one key, read and written.
+    /// The case of most commands: one key, read and written.
     fn commit_one(&self, db: &Db) -> Result<hither::Deferred> {
         let Some((place, item)) = self.writes.first_key_value() else { return self.commit_batch(db) };
         let version = match self.reads.iter().next() {
@@ -62,7 +62,7 @@ impl Txn {
         batch.commit_deferred(&self.options)
     }
 
-    /// Makes the commit depend on what a client watches; false if that has changed already.
+    /// Makes the commit depend on the keys that a client watches; returns false if one has changed already.
     pub fn require_unchanged(&mut self, watches: &crate::transaction::Watches) -> Result<bool> {
         for (database, key, before) in watches.iter() {
             let version = match self.version_of(database, key) {

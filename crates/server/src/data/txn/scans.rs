@@ -4,17 +4,19 @@ use super::{Item, Place, Space, Txn};
 use hither::Result;
 use std::ops::{Bound, ControlFlow};
 
-/// Of so many scans the first rows that are deleted are known: of both ends of some sets from which a transaction takes in turn. Those that were used last are kept.
+/// Number of scans whose deleted first rows are remembered: both ends of some sets from which a transaction takes in
+/// turn. The most recently used are kept.
 const MOST_DRAINED: usize = 16;
 
-/// The first rows of a scan, which the transaction has all deleted: later scans from there begin behind them, or many commands that each take the first
-/// member would pass over all that were taken before. Rows that others add meanwhile change their collection's head, so the commit fails.
+/// The first rows of a scan, all of which the transaction has deleted. Later scans from the same place begin behind
+/// them. Otherwise each of many commands that take the first member would pass over all that were taken before. If
+/// other clients add such rows meanwhile, the head of their collection changes, so the commit fails.
 pub(super) struct Drained {
     database: u16,
     /// Where the scan begins.
     edge: Bound<Vec<u8>>,
     reverse: bool,
-    /// The last of them.
+    /// The last of these rows.
     last: Vec<u8>,
 }
 
@@ -35,7 +37,7 @@ struct Shown<F> {
     f: F,
     any: bool,
     broken: bool,
-    /// The last that was deleted, before there was any.
+    /// The last deleted row before the first one shown.
     passed: Vec<u8>,
 }
 
@@ -47,7 +49,7 @@ impl<F: FnMut(&[u8], &[u8]) -> ControlFlow<()>> Shown<F> {
         flow
     }
 
-    /// What the transaction has written; `None`: deleted.
+    /// Shows what the transaction has written; `None`: deleted.
     fn own(&mut self, key: &[u8], item: Option<&Item>) -> ControlFlow<()> {
         if let Some(item) = item {
             return self.show(key, &item.entry);
@@ -61,7 +63,8 @@ impl<F: FnMut(&[u8], &[u8]) -> ControlFlow<()>> Shown<F> {
 }
 
 impl Txn {
-    /// Calls `f(row, value)` for the member rows between two bounds in order, its own writes included, until it breaks.
+    /// Calls `f(row, value)` for the member rows between two bounds in order, including the transaction's own writes,
+    /// until it breaks.
     pub fn rows(
         &mut self,
         from: Bound<&[u8]>,
@@ -83,8 +86,8 @@ impl Txn {
         Ok(())
     }
 
-    /// Calls `f(key, entry)` for the keys between two bounds in order, its own writes included, until it breaks. Keys that others add meanwhile may
-    /// be seen or not, in MULTI too.
+    /// Calls `f(key, entry)` for the keys between two bounds in order, including the transaction's own writes, until it
+    /// breaks. Keys that other clients add meanwhile may or may not be seen, in MULTI too.
     pub fn keys(
         &mut self,
         from: Bound<&[u8]>,
@@ -95,13 +98,13 @@ impl Txn {
         self.scan(Space::Keys, from, to, reverse, f).map(drop)
     }
 
-    /// A row is going to be there.
+    /// Forgets deleted rows that a row to be written would be among.
     pub(super) fn refill(&mut self, row: &[u8]) {
         let database = self.database.index;
         self.drained.retain(|drained| !drained.covers(database, row));
     }
 
-    /// Returns the last of what it has passed over before the first call, because the transaction has deleted it.
+    /// Returns the last row that it passed over before the first call, because the transaction has deleted it.
     fn scan(
         &mut self,
         space: Space,
@@ -132,7 +135,7 @@ impl Txn {
         Ok((!passed.is_empty()).then_some(passed))
     }
 
-    /// Its writes between two bounds, in the order of a scan.
+    /// The transaction's writes between two bounds, in the order of a scan.
     fn own_writes(
         &self,
         space: Space,

@@ -29,7 +29,7 @@ fn a_key_that_comes_and_goes_between_two_looks_is_noticed() {
     assert!(!database.keys.contains(b"z").unwrap());
 }
 
-/// Regression: the same, of a lone command that looks twice.
+/// Regression: the same for a lone command that looks twice.
 #[test]
 fn a_lone_command_that_saw_two_states_is_not_applied() {
     let (databases, database) = open();
