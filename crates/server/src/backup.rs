@@ -1,9 +1,12 @@
-//! Backups that SAVE and BGSAVE make where a directory for them is set: each is a store of its own, a copy of all databases as they are at one moment ([`hither::Db::copy_to_with`]).
+//! Backups that SAVE and BGSAVE make if a directory for them is set. Each is a store of its own: a copy of all
+//! databases as they are at one moment ([`hither::Db::copy_to_with`]).
 //!
-//! Their names tell when they were begun, `hither-20261126T173401Z`, so that they sort by age. None is ever replaced or removed: how many are kept is up to whoever looks after the directory. Clients go
-//! on meanwhile; what they overwrite and delete is kept in the store until the backup is done.
+//! Their names tell when they were begun, `hither-20261126T173401Z`, and so sort by age. No backup is ever replaced or
+//! removed: the administrator of the directory decides how many to keep. Clients go on meanwhile; what they overwrite
+//! and delete stays in the store until the backup is done.
 //!
-//! Thread safety: any thread; one at a time ([`crate::saving`]). Crash: a backup is there when it is whole; one that was under way leaves a directory `hither-….PID.N.part`.
+//! Thread safety: any thread; one backup at a time ([`crate::saving`]). Crash: a backup appears under its name once it
+//! is whole; an unfinished one leaves a directory `hither-….PID.N.part`.
 
 use crate::config::Config;
 use crate::events::{self, Level};
@@ -16,19 +19,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often a backup is begun again because FLUSHALL, FLUSHDB or SWAPDB has taken away what was being copied.
+/// How often a backup is attempted when FLUSHALL, FLUSHDB or SWAPDB has taken away what was being copied.
 const ATTEMPTS: u32 = 5;
-/// Until then.
+/// Pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Makes one in this directory; an error is in the log, and the client gets this text.
+/// Makes a backup in this directory. The log gets the error, and the client this text.
 pub fn make(shared: &Shared, directory: &Path) -> Result<(), String> {
     let path = free_path(directory);
     let failed = |why: &dyn Display| {
         events::log(Level::Error, "backup-failed", &[("path", &path.display()), ("why", why)]);
         "ERR no backup was made; the server's log says why".to_owned()
     };
-    // It would be made, on whatever disk its name then lies.
+    // Otherwise the directory would be created, on whatever disk its name then lies.
     ensure_directory(&shared.settings.started).map_err(|error| failed(&error))?;
     let copied = copy(shared, &path).map_err(|error| failed(&error))?;
     let CopyReport { keys, bytes, .. } = copied;
@@ -36,7 +39,8 @@ pub fn make(shared: &Shared, directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A name that has not been given yet, nor to one that is being made: two backups may begin within a second, of two servers, too.
+/// Returns a name that no backup has, finished or not: two backups, perhaps of two servers, may begin within one
+/// second.
 fn free_path(directory: &Path) -> PathBuf {
     loop {
         let name = name(now_ms() / 1000);
@@ -48,7 +52,7 @@ fn free_path(directory: &Path) -> PathBuf {
     }
 }
 
-/// That there is the directory which these settings name.
+/// Checks that the directory exists which these settings name.
 ///
 /// # Errors
 /// [`StartError::Backup`].
@@ -70,7 +74,7 @@ fn copy(shared: &Shared, path: &Path) -> Result<CopyReport, CopyError> {
     }
 }
 
-/// What one that is begun at this time, in seconds since 1970, is called.
+/// The name of a backup that begins at this time, in seconds since 1970.
 fn name(seconds: u64) -> String {
     let (mut day, of_day) = (seconds / 86_400, seconds % 86_400);
     let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -96,7 +100,7 @@ fn name(seconds: u64) -> String {
 mod tests {
     use super::name;
 
-    /// As `date -u -d @SECONDS +%Y%m%dT%H%M%SZ` has them.
+    /// As `date -u -d @SECONDS +%Y%m%dT%H%M%SZ` prints them.
     #[test]
     fn names_are_dates() {
         for (seconds, date) in [

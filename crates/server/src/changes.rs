@@ -1,10 +1,12 @@
-//! Changes of databases that a client asked for: SELECT of one that is not there yet, FLUSHDB, FLUSHALL, SWAPDB.
+//! Changes of databases that a client asked for: SELECT of one that does not exist yet, FLUSHDB, FLUSHALL, SWAPDB.
 //!
-//! Each takes several syncs, so a thread of its own makes them, one after the other in the order in which they were asked for; it ends when none is left. Who asked waits
-//! (see [`crate::waiting`]), and so does a command that meets a database while it is being replaced; their threads go on with other clients. EXEC waits as a whole,
-//! and runs from its beginning then.
+//! Each takes several syncs, so a thread of its own makes them, one after the other in the order in which they were
+//! asked for; it ends when none is left. The client that asked waits (see [`crate::waiting`]), and so does a command
+//! that meets a database while it is being replaced; their threads go on with other clients. EXEC waits as a whole, and
+//! then runs from its beginning.
 //!
-//! A change that was asked for is made, even if its client hangs up, unless the server stops before it has begun: then it is refused.
+//! A change that was asked for is made even if its client hangs up. If the server stops before the change has begun,
+//! the change is refused.
 //!
 //! Thread safety: any thread.
 
@@ -20,18 +22,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// What is to be done.
+/// The kinds of changes.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
-    /// A database that is not there.
+    /// Make a database that does not exist.
     Make(u16),
-    /// All keys of a database removed.
+    /// Remove all keys of a database.
     Flush(u16),
-    /// Those of all databases.
+    /// Remove all keys of all databases.
     FlushAll,
-    /// Two databases exchanged.
+    /// Exchange two databases.
     Swap(u16, u16),
-    /// A database replaced by itself, between two meetings at this barrier.
+    /// Replace a database by itself, between two meetings at this barrier.
     #[cfg(test)]
     Hold(u16, &'static std::sync::Barrier),
 }
@@ -39,28 +41,28 @@ pub enum Change {
 /// A change that was asked for.
 #[derive(Debug)]
 pub struct Pending {
-    /// What it is.
+    /// The change.
     pub change: Change,
-    /// The number of the client that asked for it.
+    /// The id of the client that asked for it.
     pub owner: u64,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// How it ended; the error as a client gets it.
+    /// How it ended; an error as the client gets it.
     outcome: Option<Result<(), String>>,
-    /// Who is woken at its end.
+    /// The clients to wake at its end.
     waiters: Vec<Arc<Client>>,
 }
 
 impl Pending {
-    /// How it ended, the error as a client gets it; `None`: it has not.
+    /// How it ended, an error as the client gets it; `None`: it has not ended.
     pub fn outcome(&self) -> Option<Result<(), String>> {
         self.state.lock().outcome.clone()
     }
 
-    /// Has a client woken at its end; false if that was before.
+    /// Has a client woken at its end; returns false if it has ended already.
     fn join(&self, client: &Arc<Client>) -> bool {
         let mut state = self.state.lock();
         if state.outcome.is_none() {
@@ -76,7 +78,7 @@ impl Pending {
     }
 }
 
-/// All that is to be done.
+/// The queue of changes.
 #[derive(Default)]
 pub struct Changes {
     queue: Mutex<Queue>,
@@ -84,9 +86,9 @@ pub struct Changes {
 
 #[derive(Default)]
 struct Queue {
-    /// The first one is under way.
+    /// The changes asked for; the first one is under way.
     pending: VecDeque<Arc<Pending>>,
-    /// The thread will look at the queue once more.
+    /// The thread will look at the queue once more. Set when it is started, cleared when it finds the queue empty.
     running: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -103,7 +105,7 @@ impl Changes {
                 unpin();
                 run(&shared);
             });
-            // The one before has nothing left to do, so nothing is lost with its handle.
+            // The thread before has nothing left to do, so nothing is lost with its handle.
             queue.thread = Some(spawned.map_err(|error| Failure::made(format!("ERR cannot start a thread: {error}")))?);
             queue.running = true;
         }
@@ -117,7 +119,7 @@ impl Changes {
         first.filter(|first| first.join(client))
     }
 
-    /// Waits until none is left: each is made, or refused.
+    /// Waits until no change is left: each is made, or refused.
     pub fn finish(&self) {
         let thread = self.queue.lock().thread.take();
         // A panic there was printed.
@@ -132,7 +134,7 @@ impl Changes {
 }
 
 impl Session {
-    /// A database. [`Failure::Wait`]: it is being made or replaced, and the client is woken when that is done.
+    /// Returns a database. [`Failure::Wait`]: it is being made or replaced, and the client is woken when that is done.
     pub fn open_database(&self, index: u16) -> Result<Arc<Database>, Failure> {
         let (shared, changes) = (self.shared(), &self.shared().changes);
         loop {
@@ -141,14 +143,15 @@ impl Session {
                 Found::Absent => Some(changes.begin(shared, Change::Make(index), &self.client)?),
                 Found::Changing => changes.join(&self.client),
             };
-            // If there is none, the change has just ended.
+            // Without a pending change, the change has just ended.
             if let Some(pending) = pending {
                 return Err(Failure::Wait(Box::new(Request::for_change(pending))));
             }
         }
     }
 
-    /// Sees what has become of the change of databases that it waits for. If its own command asked for it and it failed, that is the command's answer.
+    /// Checks on the change of databases that the session's command waits for. If the command asked for the change
+    /// itself and it failed, that is the command's answer.
     #[cold]
     pub(crate) fn settle_change(&mut self) -> Result<(), Failure> {
         let Some(wait) = &mut self.wait else { return Ok(()) };
@@ -160,14 +163,14 @@ impl Session {
                 return Err(Failure::Wait(Box::default()));
             }
             Some(Err(why)) if is_own => {
-                // Only EXEC is run within MULTI, and that is over then.
+                // Within MULTI only EXEC runs, and its failure ends the transaction.
                 if self.multi.take().is_some() {
                     self.watches.clear();
                     self.publish();
                 }
                 return Err(Failure::made(why));
             }
-            // What the command is for: it answers now.
+            // The command asked for this change: it answers now.
             Some(Ok(())) if is_own && !matches!(pending.change, Change::Make(_)) => wait.change = Some(pending),
             // The command can go on, and may have to wait for something else.
             Some(_) if wait.for_changes => self.wait = None,
@@ -184,7 +187,8 @@ impl Session {
 
 fn run(shared: &Shared) {
     while let Some(pending) = shared.changes.next() {
-        // Those that have not begun when the server stops are refused: nobody has had an answer to them, and the stop must not wait for all.
+        // Changes that have not begun when the server stops are refused: no client has had an answer to them, and the
+        // stop must not wait for all.
         let is_stopping = shared.stopping.load(Ordering::Acquire);
         let made = if is_stopping { None } else { shared.or_stop("changes databases", || make(shared, pending.change)) };
         let outcome = made.unwrap_or(Err(hither::Error::Closed));
@@ -236,7 +240,7 @@ mod tests {
             Tester { shared: shared.clone(), session: Session::new(shared.clone(), client) }
         }
 
-        /// The reply, or nothing if the command waits.
+        /// Runs a command once; returns its reply, or nothing if it waits.
         fn attempt(&mut self, line: &str) -> String {
             let mut ranges = Vec::new();
             for word in line.split(' ') {
@@ -249,7 +253,7 @@ mod tests {
             String::from_utf8(out).unwrap().replace("\r\n", " ")
         }
 
-        /// The reply in the end.
+        /// Runs a command until it answers, and returns the reply.
         fn run(&mut self, line: &str) -> String {
             loop {
                 let reply = self.attempt(line);
@@ -265,7 +269,7 @@ mod tests {
         Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap()
     }
 
-    /// Holds up all changes, in the middle of one of database `index`. Meet at the barrier once more to let them go on.
+    /// Holds up all changes, in the middle of one of database `index`, until the barrier is met once more.
     fn hold(shared: &Arc<Shared>, index: u16) -> &'static Barrier {
         let barrier: &Barrier = Box::leak(Box::new(Barrier::new(2)));
         let nobody = shared.clients.add("test".into(), "test".into(), 0);
@@ -274,7 +278,7 @@ mod tests {
         barrier
     }
 
-    /// Regression: these held up their thread for several syncs, and with it all of its clients.
+    /// Regression: these held up their thread for several syncs, and all of its clients with it.
     #[test]
     fn who_has_databases_changed_waits_and_nobody_else() {
         let shared = shared();
@@ -286,7 +290,7 @@ mod tests {
         assert_eq!([a.attempt("FLUSHDB"), b.attempt("SWAPDB 0 1"), c.attempt("SELECT 5")], ["", "", ""]);
         assert_eq!([a.attempt("FLUSHDB"), b.attempt("SWAPDB 0 1"), c.attempt("SELECT 5")], ["", "", ""], "woken too early");
         assert_eq!([other.run("GET k"), other.run("PING")], ["$1 1 ", "+PONG "]);
-        // Regression: it said 1, and the client went on waiting.
+        // Regression: the reply was 1, and the client went on waiting.
         let unblock = format!("CLIENT UNBLOCK {} ERROR", a.session.client.id);
         assert_eq!(other.run(&unblock), ":0 ", "it is no command that waits for others");
         barrier.wait();
@@ -299,10 +303,10 @@ mod tests {
         shared.changes.finish();
     }
 
-    /// Of each thread that changes databases, the processors that it may use.
+    /// The processors that each thread which changes databases may use.
     fn processors_of_changes() -> Vec<String> {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-        // One that has ended meanwhile has no name.
+        // A thread that has ended meanwhile has no name.
         let changes = tasks.filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "hither-change\n"));
         changes.filter_map(|task| processors_of(&task)).collect()
     }
@@ -312,7 +316,7 @@ mod tests {
         status.lines().find(|line| line.starts_with("Cpus_allowed:")).map(str::to_owned)
     }
 
-    /// Regression: it kept to the processor of the thread that serves, which it was in the way of for several syncs.
+    /// Regression: the thread stayed on the processor of the serving thread and was in its way for several syncs.
     #[test]
     fn changes_run_on_all_processors() {
         let shared = shared();
@@ -326,7 +330,7 @@ mod tests {
         let found = std::thread::scope(|scope| scope.spawn(pinned).join().unwrap());
         shared.changes.finish();
         let all = processors_of(Path::new("/proc/self")).unwrap();
-        // Those of other tests are not pinned either.
+        // The threads of other tests are not pinned either.
         assert!(!found.is_empty() && found.iter().all(|processors| *processors == all), "{found:?} of {all}");
     }
 
@@ -347,7 +351,8 @@ mod tests {
         assert!(shared.waiting.is_empty());
     }
 
-    /// RENAME takes a collection's rows along: what a command reads of them must be what its key had, not what the other key has by then.
+    /// RENAME takes a collection's rows along: what a command reads of them must be what its key had, not what the
+    /// other key has by then.
     #[test]
     fn a_field_is_that_of_the_key_that_was_asked_for() {
         use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,16 +1,16 @@
-//! What a command does with each of its keys: reads what is there, writes, or only asks whether something is there.
+//! What a command does with each of its keys: reads the value, writes it, or only asks whether something is there.
 //!
-//! As in Redis: a command that tells nothing of a value (EXISTS, STRLEN, TYPE …) needs some right to the key; one that replaces or removes a value without telling of
-//! it needs to write only.
+//! As in Redis, a command that reveals nothing of a value (EXISTS, STRLEN, TYPE …) needs some right to the key, and one
+//! that replaces or removes a value without revealing it needs only the right to write.
 
 use crate::commands::table::{Command, Numbered, TABLE, flag};
 use hither_resp::{Args, parse_integer};
 use std::sync::LazyLock;
 
-/// What a key must be allowed for; nothing: any right will do.
+/// The rights that a command needs to a key; neither: any right is enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Values are told of.
+    /// Values are revealed.
     pub read: bool,
     /// Values change.
     pub write: bool,
@@ -20,7 +20,7 @@ pub struct Access {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use(&'static str);
 
-/// Whether it is there, or something that a value tells besides itself.
+/// Asks whether the key exists, or for something other than its value.
 const ASK: Use = Use("RO");
 const READ: Use = Use("RO access");
 const REPLACE: Use = Use("OW update");
@@ -33,19 +33,19 @@ const UPDATE: Use = Use("RW update");
 const CHANGE: Use = Use("RW access update");
 
 impl Use {
-    /// The words.
+    /// The words of [`Use`].
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         self.0.split(' ')
     }
 
-    /// What a user needs for it.
+    /// The rights that it needs.
     fn access(self) -> Access {
         let write = self.names().any(|name| ["update", "insert", "delete"].contains(&name));
         Access { read: self.names().any(|name| name == "access"), write }
     }
 }
 
-/// The commands of which the table's flags do not tell enough: what they do with their first key, and with those behind it.
+/// Commands whose flags in the table are not enough: what they do with their first key, and with the other keys.
 const USES: &[(Use, Use, &[&str])] = &[
     (ASK, ASK, &["strlen", "exists", "touch", "type", "hexists", "hlen", "hstrlen", "zcard", "memory|usage", "watch"]),
     (ASK, ASK, &["object|encoding", "object|freq", "object|idletime", "object|refcount"]),
@@ -62,7 +62,7 @@ const USES: &[(Use, Use, &[&str])] = &[
     (TAKE, CREATE, &["renamenx"]),
 ];
 
-/// What a command does with its first key, and with those behind it.
+/// What a command does with its first key, and with the other keys.
 fn of(command: &Command) -> (Use, Use) {
     let name = command.full_name();
     let known = USES.iter().find(|(_, _, names)| names.contains(&name.as_str())).map(|(first, rest, _)| (*first, *rest));
@@ -71,13 +71,13 @@ fn of(command: &Command) -> (Use, Use) {
 
 static ACCESSES: LazyLock<Vec<(Use, Use)>> = LazyLock::new(|| TABLE.all().map(of).collect());
 
-/// The places of a command's keys with what it must be allowed there.
+/// The places of a command's keys, with the rights needed there.
 pub fn accesses(found: Numbered, args: Args<'_>) -> Vec<(usize, Access)> {
     let uses = uses_by(found.command, ACCESSES[found.number], args.len(), |index| args.get(index));
     uses.into_iter().map(|(place, does)| (place, does.access())).collect()
 }
 
-/// The places of a command's keys with what it does there.
+/// The places of a command's keys, with what it does there.
 pub fn uses_in(command: &Command, words: &[&[u8]]) -> Vec<(usize, Use)> {
     uses_by(command, of(command), words.len(), |index| words.get(index).copied())
 }
@@ -88,9 +88,9 @@ fn uses_by<'a>(command: &Command, uses: (Use, Use), len: usize, word: impl Fn(us
         (from..len).any(|at| word(at).is_some_and(|word| words.iter().any(|known| word.eq_ignore_ascii_case(known.as_bytes()))))
     };
     match command.name {
-        // It tells of the old value if asked to.
+        // With GET, SET reveals the old value.
         "set" if has(3, &["get"]) => first = CHANGE,
-        // It writes only if asked to.
+        // Without SET and INCRBY, BITFIELD does not write.
         "bitfield" if !has(2, &["set", "incrby"]) => first = READ,
         _ => {}
     }
@@ -105,7 +105,7 @@ fn places_by<'a>(command: &Command, len: usize, word: impl Fn(usize) -> Option<&
         // The last STORE counts.
         places.extend((2..len.saturating_sub(1)).rev().find(is_store).map(|at| at + 1));
     } else if command.name == "sort_ro" {
-        // Only its patterns lead to other keys.
+        // Apart from its first key, only its patterns lead to keys.
     } else if command.has(flag::MOVABLE_KEYS) {
         let at = number_of_keys(command, &places);
         match count_of_keys(word(at), len, at) {
@@ -117,18 +117,18 @@ fn places_by<'a>(command: &Command, len: usize, word: impl Fn(usize) -> Option<&
     places
 }
 
-/// Where the number of keys stands: `[destination | timeout] numkeys key …`.
+/// The place of the number of keys: `[destination | timeout] numkeys key …`.
 fn number_of_keys(command: &Command, fixed: &[usize]) -> usize {
     fixed.len() + if command.has(flag::BLOCKING) { 2 } else { 1 }
 }
 
-/// The number of keys that stands `at` a place, if so many can follow.
+/// The number of keys that stands at place `at`, if that many arguments can follow.
 fn count_of_keys(said: Option<&[u8]>, len: usize, at: usize) -> Option<usize> {
     let count = said.and_then(parse_integer).and_then(|count| usize::try_from(count).ok())?;
     (1..=len.saturating_sub(at + 1)).contains(&count).then_some(count)
 }
 
-/// Whether there are as many keys as the command says that there are, if it says so.
+/// Whether as many keys follow as the command announces, if it announces a number.
 pub fn are_as_many_as_said(command: &Command, words: &[&[u8]]) -> bool {
     if !command.has(flag::MOVABLE_KEYS) || matches!(command.name, "sort" | "sort_ro") {
         return true;

@@ -1,16 +1,16 @@
-//! What was refused, for ACL LOG: the newest entries, with bounded texts, the same refusal within a minute once.
+//! Refusals, for ACL LOG: the newest entries, with bounded texts; equal refusals within a minute are one entry.
 
 use crate::shared::{Client, now_ms};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a name or key that are kept.
+/// Bytes kept of a name or key.
 const KEPT_BYTES: usize = 128;
 /// Equal refusals within this time are one entry.
 const SAME_MS: u64 = 60_000;
 
-/// Why.
+/// Why something was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// No right to the command.
@@ -22,7 +22,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The word of ACL LOG.
+    /// The word for it in ACL LOG.
     pub fn name(self) -> &'static str {
         match self {
             Reason::Command => "command",
@@ -32,26 +32,26 @@ impl Reason {
     }
 }
 
-/// One entry.
+/// One entry of ACL LOG.
 #[derive(Clone)]
 pub struct Refusal {
-    /// How often.
+    /// How many refusals it stands for.
     pub count: u64,
-    /// Why.
+    /// Why they were refused.
     pub reason: Reason,
-    /// Within EXEC.
+    /// Whether it was within EXEC.
     pub in_exec: bool,
     /// The command or key.
     pub object: Vec<u8>,
-    /// Who.
+    /// The user's name.
     pub user: Vec<u8>,
-    /// When, the last time; milliseconds since 1970.
+    /// Time of the last refusal, in milliseconds since 1970.
     pub at_ms: u64,
-    /// The client, the last time.
+    /// The client of the last refusal, as CLIENT LIST describes it.
     pub client: String,
 }
 
-/// See the module's head.
+/// The newest refusals, and counters by reason.
 #[derive(Default)]
 pub struct AclLog {
     entries: Mutex<VecDeque<Refusal>>,
@@ -59,7 +59,7 @@ pub struct AclLog {
 }
 
 impl AclLog {
-    /// Adds a refusal, and forgets the oldest beyond `keep`. O(entries).
+    /// Adds a refusal, and drops the oldest beyond `keep`. O(entries).
     #[cold]
     pub fn add(&self, reason: Reason, in_exec: bool, object: &[u8], user: &[u8], client: &Client, keep: usize) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
@@ -79,17 +79,17 @@ impl AclLog {
         entries.truncate(keep);
     }
 
-    /// The newest `count`.
+    /// Returns the newest `count` entries.
     pub fn newest(&self, count: usize) -> Vec<Refusal> {
         self.entries.lock().iter().take(count).cloned().collect()
     }
 
-    /// Forgets all.
+    /// Removes all entries.
     pub fn clear(&self) {
         self.entries.lock().clear();
     }
 
-    /// How often this was a reason, since the start.
+    /// How many refusals had this reason since the start.
     pub fn count(&self, reason: Reason) -> u64 {
         self.counts[reason as usize].load(Ordering::Relaxed)
     }

@@ -1,15 +1,18 @@
-//! Access control lists: who may run which command on which keys. Redis 7's rules, their words and their file.
+//! Access control lists: who may run which command on which keys, with the rules, words and file of Redis 7.
 //!
-//! A session holds its [`User`], which never changes, and the generation of the whole list at which it looked it up; a change of any user raises the generation,
-//! and every session looks again before its next command. The usual user, which may do everything, costs a load and two branches per command.
+//! A session holds its [`User`], which never changes, and the generation of the list at which it looked the user up. A
+//! change of any user raises the generation, and every session looks its user up again before its next command. The
+//! usual user, which may do everything, costs a load and two branches per command.
 //!
 //! # Bounds
 //!
-//! [`MAX_USERS`] users of [`user::MAX_RULES`] bytes of rules; the log keeps `acllog-max-len` entries of bounded size. A password is kept as its hash only.
+//! [`MAX_USERS`] users of [`user::MAX_RULES`] bytes of rules each; the log keeps `acllog-max-len` entries of bounded
+//! size. Of a password only the hash is kept.
 //!
 //! # The file
 //!
-//! One line for each user: `user NAME RULE …`. It is loaded whole or not at all, and saved beside and renamed, so that a crash leaves the old or the new one.
+//! One line for each user: `user NAME RULE …`. It is loaded as a whole or not at all. It is saved beside the old one
+//! and renamed, so that a crash leaves the old file or the new one.
 
 pub mod keys;
 pub mod log;
@@ -28,31 +31,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 pub use user::User;
 
-/// Users at a time.
+/// Maximum number of users.
 pub const MAX_USERS: usize = 10_000;
-/// Bytes of the file.
+/// Maximum size of the ACL file, in bytes.
 const MAX_FILE: u64 = 64 << 20;
-/// The user of clients that have not said who they are.
+/// The user of clients that have not logged in.
 pub const DEFAULT: &str = "default";
 
 type Users = BTreeMap<String, Arc<User>>;
 
-/// All users.
+/// All users, the ACL file and the log of refusals.
 pub struct Acl {
     users: RwLock<Users>,
     generation: AtomicU64,
     next_id: AtomicU64,
     file: Option<PathBuf>,
-    /// One change at a time.
+    /// Held during a change: one at a time.
     changing: Mutex<()>,
-    /// One who writes the file at a time. Changes do not wait for the disk.
+    /// Held while the file is written, so that one thread writes at a time. Changes do not wait for the disk.
     saving: Mutex<()>,
-    /// What was refused.
+    /// The log of refusals.
     pub log: AclLog,
 }
 
 impl Acl {
-    /// The default user alone: it may do everything, with this password if there is one. `file` is only loaded by [`Acl::load`].
+    /// Starts with the default user alone, who may do everything and has this password, if any. Only [`Acl::load`]
+    /// loads `file`.
     pub fn new(requirepass: Option<&str>, file: Option<PathBuf>) -> Acl {
         let acl = Acl {
             users: RwLock::default(),
@@ -78,9 +82,10 @@ impl Acl {
         user
     }
 
-    /// What CONFIG SET requirepass does; `None`: no password is needed. Whether it could be done: a user whose rules are too long keeps its passwords.
+    /// Does what CONFIG SET requirepass asks for; `None`: no password is needed. Returns whether it could be done: a
+    /// user whose rules are too long keeps its passwords.
     pub fn set_default_password(&self, password: Option<&str>) -> bool {
-        // A password itself may be longer than rules can be.
+        // The hash, because a password may be longer than rules can be.
         let rule = password.map_or_else(|| "nopass".to_owned(), |password| format!("#{}", Hash::of(password.as_bytes()).to_hex()));
         let _changing = self.changing.lock();
         let mut user = User::clone(&self.default());
@@ -108,18 +113,18 @@ impl Acl {
         self.users.read().get(name).cloned()
     }
 
-    /// The user of clients that have not said who they are.
+    /// The user of clients that have not logged in.
     pub fn default(&self) -> Arc<User> {
         self.user(DEFAULT).unwrap_or_else(|| Arc::new(User::new(DEFAULT, u64::MAX)))
     }
 
-    /// Whether clients need not say who they are.
+    /// Whether clients need not log in.
     pub fn is_open(&self) -> bool {
         let default = self.default();
         default.enabled && default.nopass
     }
 
-    /// The user with this name and password, if it may log in. Takes no shorter if there is none of the name.
+    /// Returns the user with this name and password, if it may log in. Takes as long if there is no user of the name.
     pub fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
         let hash = Hash::of(password);
         let user = std::str::from_utf8(name).ok().and_then(|name| self.user(name))?;
@@ -129,7 +134,7 @@ impl Acl {
     /// Makes or changes a user.
     ///
     /// # Errors
-    /// Why not, for the client; nothing has changed then.
+    /// Why not, as text for the client; nothing has changed then.
     pub fn set_user(&self, name: &[u8], rules: &[Vec<u8>]) -> Result<(), String> {
         let name = user::name_of(name).map_err(|_| "Usernames can't contain spaces or null characters".to_owned())?;
         let rules = user::join_parentheses(rules)
@@ -145,7 +150,7 @@ impl Acl {
         Ok(())
     }
 
-    /// Removes a user; whether there was one. The default user stays.
+    /// Removes a user; returns whether it existed. The default user stays.
     pub fn delete(&self, name: &str) -> bool {
         let _changing = self.changing.lock();
         let mut found = false;
@@ -160,15 +165,15 @@ impl Acl {
         self.users.read().values().cloned().collect()
     }
 
-    /// The file.
+    /// The path of the ACL file.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no ACL file.
     pub fn file(&self) -> Result<&Path, String> {
         self.file.as_deref().ok_or_else(|| "there is no ACL file: start the server with --aclfile FILE".to_owned())
     }
 
-    /// Replaces all users by those of the file; a default user that is not there stays as it is.
+    /// Replaces all users by those of the file. If the default user is not in the file, it stays as it is.
     ///
     /// # Errors
     /// What is wrong, and in which line; nothing has changed then.
@@ -203,7 +208,7 @@ impl Acl {
         Ok(())
     }
 
-    /// The user of one line; none in an empty one or a comment.
+    /// Parses the user of one line; none in an empty line or a comment.
     fn read_line(&self, line: &[u8]) -> Result<Option<User>, String> {
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(<[u8]>::to_vec);
         let Some(first) = words.next().filter(|word| !word.starts_with(b"#")) else { return Ok(None) };
@@ -213,11 +218,11 @@ impl Acl {
         let name = words.next().ok_or("a line begins with user NAME")?;
         let name = user::name_of(&name).map_err(|_| "the user's name cannot be one".to_owned())?;
         let rules = user::join_parentheses(&words.collect::<Vec<_>>()).map_err(|_| "a parenthesis is not closed".to_owned())?;
-        // Who was logged in stays so, with the new rules.
+        // Clients of an existing user stay logged in, with the new rules.
         let id = self.user(name).map_or_else(|| self.next_id.fetch_add(1, Ordering::Relaxed), |user| user.id);
         let mut user = User::new(name, id);
         user.change(&rules).map_err(|(rule, wrong)| {
-            // Passwords in clear do not go into logs.
+            // Clear-text passwords must not get into logs.
             let shown =
                 if rule.starts_with(b">") || rule.starts_with(b"<") { "(a password)".into() } else { String::from_utf8_lossy(&rule) };
             format!("'{shown}': {}", wrong.0)
@@ -225,10 +230,11 @@ impl Acl {
         Ok(Some(user))
     }
 
-    /// Writes all users to the file; what was there is replaced once everything is on disk. Only the owner may read it. Takes syncs: not for a thread that serves.
+    /// Writes all users to the file, replacing the old one once everything is on disk. Only the owner may read it.
+    /// Waits for syncs, so it is not for a serving thread.
     ///
     /// # Errors
-    /// The file as it was, and why.
+    /// Why it failed; the file is as it was.
     pub fn save(&self) -> Result<(), String> {
         let path = self.file()?;
         let _saving = self.saving.lock();
@@ -241,20 +247,20 @@ impl Acl {
         let beside = beside(path);
         let written = write_durably(&beside, &text).and_then(|()| std::fs::rename(&beside, path)).and_then(|()| sync_parent(path));
         written.map_err(|error| {
-            // It may not be there at all.
+            // It may not exist at all.
             let _ = std::fs::remove_file(&beside);
             format!("writing the ACL file {}: {error}", path.display())
         })
     }
 }
 
-/// Where the file is written before it takes its place.
+/// The path at which the file is written before it is renamed.
 fn beside(path: &Path) -> PathBuf {
     path.with_extension(format!("tmp-{}", std::process::id()))
 }
 
 fn write_durably(path: &Path, text: &[u8]) -> std::io::Result<()> {
-    // What is left of a run that was killed keeps its rights when it is opened, and so does what somebody has put there.
+    // An existing file would keep its access rights when opened, whether a killed run or somebody else has left it.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -1,4 +1,4 @@
-//! Passwords: only their SHA-256 is kept, and compared in a time that tells nothing.
+//! Passwords: only their SHA-256 is kept, and the time of a comparison reveals nothing.
 
 use sha2::{Digest as _, Sha256};
 
@@ -7,12 +7,12 @@ use sha2::{Digest as _, Sha256};
 pub struct Hash([u8; 32]);
 
 impl Hash {
-    /// Of a password.
+    /// Hashes a password.
     pub fn of(password: &[u8]) -> Hash {
         Hash(Sha256::digest(password).into())
     }
 
-    /// From 64 lower-case hexadecimal digits.
+    /// Parses 64 lower-case hexadecimal digits.
     pub fn from_hex(text: &[u8]) -> Option<Hash> {
         let digit = |byte: u8| match byte {
             b'0'..=b'9' => Some(byte - b'0'),
@@ -29,19 +29,19 @@ impl Hash {
         Some(Hash(hash))
     }
 
-    /// As 64 hexadecimal digits.
+    /// Formats it as 64 hexadecimal digits.
     pub fn to_hex(self) -> String {
         hex(&self.0)
     }
 
-    /// Whether both are the same; takes the same time wherever they differ.
+    /// Whether both are equal; takes the same time wherever they differ.
     pub fn is(&self, other: &Hash) -> bool {
         let different = self.0.iter().zip(&other.0).fold(0, |different, (a, b)| different | (a ^ b));
         std::hint::black_box(different) == 0
     }
 }
 
-/// Lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

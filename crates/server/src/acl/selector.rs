@@ -1,11 +1,12 @@
-//! One set of rights: commands, keys and channels. A user has one, and may have more of them in parentheses; each must allow all of a command.
+//! One set of rights: commands, keys and channels. A user has one, and may have more in parentheses; one of them alone
+//! must allow all of a command.
 
 use super::keys::Access;
 use crate::commands::table::{Numbered, TABLE, flag};
 use crate::glob;
 use hither_resp::Args;
 
-/// Categories of Redis 7; those of types that are not there have no commands.
+/// The categories of Redis 7; those of types that do not exist here have no commands.
 pub const CATEGORIES: &[&str] = &[
     "keyspace",
     "read",
@@ -30,11 +31,11 @@ pub const CATEGORIES: &[&str] = &[
     "scripting",
 ];
 
-/// Why a rule is refused.
+/// The error text for a refused rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wrong(pub &'static str);
 
-/// Nobody knows this rule.
+/// No such rule exists.
 pub const SYNTAX: Wrong = Wrong("Syntax error");
 const UNKNOWN: Wrong = Wrong("Unknown command or category name in ACL");
 const USELESS_PATTERN: Wrong = Wrong(
@@ -44,30 +45,30 @@ const USELESS_CHANNEL: Wrong = Wrong(
     "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any effect. Try 'resetchannels' to start with an empty list of channels",
 );
 
-/// What is not allowed.
+/// What of a command is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denied {
-    /// The command.
+    /// The command itself.
     Command,
     /// The key at this place.
     Key(usize),
 }
 
-/// Keys, and what may be done with them.
+/// A key pattern, and the rights to the keys that match it.
 #[derive(Clone, PartialEq, Eq)]
 struct KeyPattern {
     access: Access,
     pattern: Vec<u8>,
 }
 
-/// See the module's head.
+/// One set of rights to commands, keys and channels.
 #[derive(Clone, Default)]
 pub struct Selector {
-    /// Bits by the commands' numbers.
+    /// One bit per command, by command number.
     commands: Vec<u64>,
-    /// `+@all` was the last word on all commands.
+    /// Whether the last rule about all commands was `+@all`.
     from_all: bool,
-    /// The rules since then, each once: `+get`, `-@write`.
+    /// The command rules since then, each once: `+get`, `-@write`.
     rules: Vec<String>,
     all_keys: bool,
     keys: Vec<KeyPattern>,
@@ -79,7 +80,7 @@ impl Selector {
     /// Applies one rule.
     ///
     /// # Errors
-    /// It is not one; the selector is as before.
+    /// It is not a rule; the selector is unchanged.
     pub fn apply(&mut self, rule: &[u8]) -> Result<(), Wrong> {
         let text = String::from_utf8_lossy(rule).to_ascii_lowercase();
         match text.as_str() {
@@ -172,7 +173,7 @@ impl Selector {
         } else {
             let named = TABLE.named(name.as_bytes()).ok_or(UNKNOWN)?;
             let number = TABLE.all().position(|command| std::ptr::eq(command, named)).ok_or(UNKNOWN)?;
-            // A command with its subcommands, which follow it.
+            // A command and its subcommands, which follow it.
             (number..=number + named.subcommands.len()).for_each(|number| self.allow(number, allowed));
             let inside = format!("{name}|");
             self.rules.retain(|rule| !rule[1..].starts_with(&inside));
@@ -197,7 +198,7 @@ impl Selector {
         self.all_keys && (0..TABLE.len()).all(all)
     }
 
-    /// Whether it allows a command that touches `keys`.
+    /// Checks whether it allows a command that touches `keys`.
     ///
     /// # Errors
     /// What it does not allow.
@@ -210,13 +211,13 @@ impl Selector {
         denied.map_or(Ok(()), |(place, _)| Err(Denied::Key(*place)))
     }
 
-    /// Whether a key may be used so. O(length × patterns).
+    /// Whether a key may be used this way. O(length × patterns).
     pub fn allows_key(&self, key: &[u8], wanted: Access) -> bool {
         let enough = |has: Access| (has.read || !wanted.read) && (has.write || !wanted.write);
         self.all_keys || self.keys.iter().any(|known| enough(known.access) && glob::matches(&known.pattern, key))
     }
 
-    /// Whether all keys may be read, because a rule says so in so many words.
+    /// Whether a rule explicitly allows reading all keys.
     pub fn reads_all_keys(&self) -> bool {
         self.all_keys || self.keys.iter().any(|known| known.access.read && known.pattern == b"*")
     }
@@ -243,7 +244,7 @@ impl Selector {
         self.keys.iter().map(one).collect::<Vec<_>>().join(&b' ')
     }
 
-    /// Its channels.
+    /// Its channel patterns.
     pub fn describe_channels(&self) -> Vec<u8> {
         if self.all_channels {
             return b"&*".to_vec();
@@ -251,7 +252,7 @@ impl Selector {
         self.channels.iter().map(|channel| [b"&", channel.as_slice()].concat()).collect::<Vec<_>>().join(&b' ')
     }
 
-    /// All its rules, as they can be applied again.
+    /// All its rules, in a form that can be applied again.
     pub fn describe(&self) -> Vec<u8> {
         let mut parts = vec![self.describe_keys()];
         if !self.all_channels {

@@ -94,7 +94,8 @@ fn the_file_is_loaded_whole_or_not_at_all() {
     assert!(Acl::new(None, None).save().unwrap_err().contains("--aclfile"));
 }
 
-/// Regression: what an interrupted save had left kept its rights when it was written anew, and they became those of the file.
+/// Regression: a file left by an interrupted save kept its access rights when it was written anew, and they became
+/// those of the ACL file.
 #[test]
 fn only_the_owner_may_read_the_file() {
     use std::os::unix::fs::PermissionsExt;
@@ -114,7 +115,8 @@ fn only_the_owner_may_read_the_file() {
     assert!(!elsewhere.exists());
 }
 
-/// Regression: the thread of who said ACL SAVE waited for the disk, and all of its clients with it; so did who changed a user meanwhile.
+/// Regression: the thread of a client that sent ACL SAVE waited for the disk, and with it all clients of the thread; so
+/// did a client that changed a user meanwhile.
 #[test]
 fn nobody_else_waits_for_a_save() {
     let dir = tempfile::tempdir().unwrap();
@@ -156,14 +158,15 @@ fn a_rule() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Regression: a pattern before the end of a selector that ended with a parenthesis ended the selector when the file was loaded; a user with
-    /// many short rules was taken for too large, and `%R~*` with `%W~*` was written as `~*`, behind which no pattern may come.
+    /// Regression: a pattern that ended with a parenthesis ended its selector early when the file was loaded. A user
+    /// with many short rules was taken for too large. `%R~*` with `%W~*` was written as `~*`, behind which no pattern
+    /// may come.
     #[test]
     fn what_is_saved_can_be_loaded(rules in proptest::collection::vec(a_rule(), 0..30), short in 0..3000usize) {
         let dir = tempfile::tempdir().unwrap();
         let acl = acl_in(dir.path());
         for rule in &rules {
-            // Those that are refused change nothing.
+            // A refused rule changes nothing.
             let _ = acl.set_user(b"ada", std::slice::from_ref(rule));
         }
         let short: Vec<_> = (0..short).map(|number| format!("&{number:x}").into_bytes()).collect();

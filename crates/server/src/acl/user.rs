@@ -1,4 +1,5 @@
-//! A user: how it proves who it is, and what it may do. Never changed once it is known to others: a change makes a new one.
+//! A user: how it authenticates, and what it may do. A user never changes once others know it: a change makes a new
+//! one.
 
 use super::keys::{Access, accesses};
 use super::password::Hash;
@@ -6,25 +7,25 @@ use super::selector::{Denied, SYNTAX, Selector, Wrong};
 use crate::commands::table::Numbered;
 use hither_resp::Args;
 
-/// Bytes of a user's rules.
+/// Maximum size of a user's rules, in bytes.
 pub const MAX_RULES: usize = 64 << 10;
 
 const NO_SUCH_PASSWORD: Wrong = Wrong("The password you are trying to remove from the user does not exist");
 const BAD_HASH: Wrong = Wrong("The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters");
 const TOO_LONG: Wrong = Wrong("A user has up to 64 KiB of rules");
 
-/// See the module's head.
+/// A user: name, passwords and rights.
 #[derive(Clone)]
 pub struct User {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Tells users of the same name apart.
+    /// Distinguishes users that have had the same name.
     pub id: u64,
-    /// May log in.
+    /// Whether it may log in.
     pub enabled: bool,
-    /// Any password will do.
+    /// Whether any password is accepted.
     pub nopass: bool,
-    /// May do everything: nothing needs to be checked.
+    /// Whether it may do everything, so that nothing needs to be checked.
     pub unrestricted: bool,
     passwords: Vec<Hash>,
     root: Selector,
@@ -32,7 +33,7 @@ pub struct User {
 }
 
 impl User {
-    /// A user that may do nothing.
+    /// Returns a user that may do nothing.
     pub fn new(name: &str, id: u64) -> User {
         let (passwords, selectors) = (Vec::new(), Vec::new());
         User {
@@ -47,17 +48,17 @@ impl User {
         }
     }
 
-    /// Changes it by rules, in order.
+    /// Changes the user by rules, in order.
     ///
     /// # Errors
-    /// The first rule that is none, shortened, and why; the user is then to be dropped.
+    /// The first invalid rule, shortened, and why; the caller must then drop the user.
     pub fn change(&mut self, rules: &[Vec<u8>]) -> Result<(), (Vec<u8>, Wrong)> {
         let mut size = self.size();
         for rule in rules {
             size += 1 + match rule.first() {
-                // It becomes its hash, whatever its length.
+                // The password becomes its hash, whatever its length.
                 Some(b'>') => rule.len().max(2 * size_of::<Hash>() + 1),
-                // Two rules are in every description.
+                // Every description contains two rules.
                 Some(b'(') => rule.len() + 20,
                 _ => rule.len(),
             };
@@ -127,10 +128,10 @@ impl User {
         known | self.nopass
     }
 
-    /// Whether it may run a command.
+    /// Checks whether it may run a command.
     ///
     /// # Errors
-    /// What of it is not allowed: by the selector that allows most.
+    /// What of it is not allowed, by the selector that allows most.
     pub fn check(&self, found: Numbered, args: Args<'_>) -> Result<(), Denied> {
         if self.unrestricted {
             return Ok(());
@@ -146,7 +147,7 @@ impl User {
         Err(most)
     }
 
-    /// Whether it may read a key by this command, for commands that find their keys themselves.
+    /// Whether it may read a key by this command; for commands that find their keys themselves.
     pub fn may_read(&self, found: Numbered, args: Args<'_>, key: &[u8]) -> bool {
         let read = Access { read: true, write: false };
         let mut all = std::iter::once(&self.root).chain(&self.selectors);
@@ -159,7 +160,7 @@ impl User {
         self.unrestricted || all.any(|selector| selector.reads_all_keys() && selector.check(found, &[], args).is_ok())
     }
 
-    /// The words of GETUSER.
+    /// The flags in the reply to ACL GETUSER.
     pub fn flags(&self) -> Vec<&'static str> {
         let mut flags = vec![if self.enabled { "on" } else { "off" }];
         if self.nopass {
@@ -168,17 +169,17 @@ impl User {
         flags
     }
 
-    /// Its passwords' hashes.
+    /// The hashes of its passwords.
     pub fn password_hashes(&self) -> Vec<String> {
         self.passwords.iter().map(|hash| hash.to_hex()).collect()
     }
 
-    /// Its own rights.
+    /// Its root rights.
     pub fn root(&self) -> &Selector {
         &self.root
     }
 
-    /// Rights beside its own.
+    /// Its further rights, in parentheses.
     pub fn selectors(&self) -> &[Selector] {
         &self.selectors
     }
@@ -197,7 +198,7 @@ impl User {
     }
 }
 
-/// Joins rules that one pair of parentheses is spread over.
+/// Joins rules that belong to one pair of parentheses.
 ///
 /// # Errors
 /// The rule whose parenthesis is never closed.
@@ -223,7 +224,7 @@ pub fn join_parentheses(rules: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Vec<u8>> {
     open.map_or(Ok(joined), Err)
 }
 
-/// Whether a user may have this name.
+/// Checks whether a user may have this name, and returns it as text.
 pub fn name_of(bytes: &[u8]) -> Result<&str, Wrong> {
     let name = std::str::from_utf8(bytes).map_err(|_| SYNTAX)?;
     let bad = |c: char| c.is_whitespace() || c.is_control();

@@ -150,7 +150,7 @@ fn use_plain_congestion_control(stream: impl AsFd) {
     let _ = rustix::net::sockopt::set_tcp_congestion(stream, "reno");
 }
 
-/// Number of unanswered probes after which the system gives the connection up, within [`KEEP_ALIVE`] in all.
+/// Number of unanswered probes after which the system gives the connection up, within another [`KEEP_ALIVE`].
 const QUESTIONS: u32 = 3;
 
 /// Has the system close a connection whose peer is gone without a word: it would count among the clients for ever, and
