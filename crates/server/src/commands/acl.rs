@@ -82,7 +82,8 @@ fn deluser(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Closes the clients whose users are no more, also those that say nothing: they may wait, or see what others do. The one that has deleted its own gets the reply before.
+/// Closes the clients whose users no longer exist, including idle ones: they may wait, or be shown what others do. A
+/// client that has deleted its own user gets its reply first.
 fn close_clients_without_user(context: &mut Context<'_>) {
     let is_gone = |name: &str| context.shared.acl().user(name).is_none();
     context.session.closing |= is_gone(&context.session.user.name);
@@ -205,7 +206,7 @@ fn load(context: &mut Context<'_>) -> Outcome {
 }
 
 fn save(context: &mut Context<'_>) -> Outcome {
-    // At once, if there is nothing to write to.
+    // Answers at once if there is no file to write to.
     context.shared.acl().file().map_err(|why| error(&why))?;
     wait_for(context, Work::Users)
 }

@@ -1,23 +1,23 @@
-//! Reading arguments.
+//! Parsing of arguments.
 
 use super::failure::Failure;
 use hither_resp::{Args, parse_integer};
 
-/// An integer.
+/// Parses an integer.
 #[inline]
 pub fn integer(argument: &[u8]) -> Result<i64, Failure> {
     parse_integer(argument).ok_or(Failure::NOT_INTEGER)
 }
 
-/// A floating-point number; not a NaN.
+/// Parses a floating-point number as [`parse_finite`] does; NaN is an error.
 pub fn float(argument: &[u8]) -> Result<f64, Failure> {
     parse_finite(argument).ok_or(Failure::NOT_FLOAT)
 }
 
-/// A floating-point number as Redis reads it.
+/// Parses a floating-point number as Redis does.
 pub fn parse_float(argument: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(argument).ok()?;
-    // Rust reads some words that C does not, and the other way round; these are common.
+    // Rust parses some words that C does not, and the other way round; these are the common ones.
     let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
     if !bare.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         && !bare.eq_ignore_ascii_case("inf")
@@ -28,7 +28,8 @@ pub fn parse_float(argument: &[u8]) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| !value.is_nan())
 }
 
-/// A floating-point number as Redis reads scores, increments and weights: one that is too large or too small is refused, and not taken for infinity or nothing.
+/// Parses a floating-point number as Redis does scores, increments and weights: one that is too large or too small is
+/// refused instead of becoming infinity or zero.
 pub fn parse_finite(argument: &[u8]) -> Option<f64> {
     let is_digit = |byte: &u8| (b'1'..=b'9').contains(byte);
     let mantissa = argument.split(|byte| matches!(byte, b'e' | b'E')).next().unwrap_or_default();
@@ -38,35 +39,35 @@ pub fn parse_finite(argument: &[u8]) -> Option<f64> {
     })
 }
 
-/// Whether an argument is this word.
+/// Whether an argument is this word, in any case.
 #[inline]
 pub fn is(argument: &[u8], word: &str) -> bool {
     argument.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// Goes through the arguments from a place on.
+/// Iterates over the arguments from some place on.
 pub struct Options<'a> {
     args: Args<'a>,
     at: usize,
 }
 
 impl<'a> Options<'a> {
-    /// From the argument `at` on.
+    /// Begins at argument `at`.
     pub fn new(args: Args<'a>, at: usize) -> Options<'a> {
         Options { args, at }
     }
 
-    /// The argument that follows one that needs it.
+    /// Returns the next argument, which must exist.
     pub fn value(&mut self) -> Result<&'a [u8], Failure> {
         self.next().ok_or(Failure::SYNTAX)
     }
 
-    /// The integer that follows.
+    /// Parses the next argument as an integer.
     pub fn integer(&mut self) -> Result<i64, Failure> {
         integer(self.value()?)
     }
 
-    /// How many are left.
+    /// Number of arguments left.
     pub fn left(&self) -> usize {
         self.args.len().saturating_sub(self.at)
     }
@@ -82,8 +83,8 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// An expiry as an argument: `amount` of `unit_ms` milliseconds, from `now_ms` on or, if that is `None`, since 1970. `positive`: for SET and its like, where
-/// an expiry that is not above zero is an error.
+/// Computes an expiry from an argument, in milliseconds: `amount` units of `unit_ms` after `from_ms`, or since 1970 if
+/// that is `None`. `positive`: an `amount` that is not above zero is an error, as for SET and similar commands.
 pub fn expiry(amount: i64, unit_ms: i64, from_ms: Option<u64>, positive: bool, command: &str) -> Result<i64, Failure> {
     let invalid = || Failure::made(format!("ERR invalid expire time in '{command}' command"));
     if positive && amount <= 0 {

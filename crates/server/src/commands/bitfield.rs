@@ -8,7 +8,7 @@ use super::{Context, Outcome};
 use crate::data::encoding::string_entry;
 use hither_resp::Writer;
 
-/// What becomes of a number that does not fit.
+/// What happens to a number that does not fit.
 #[derive(Clone, Copy)]
 enum Overflow {
     Wrap,
@@ -16,7 +16,7 @@ enum Overflow {
     Fail,
 }
 
-/// A kind of integer: `i8`, `u12`.
+/// An integer type: `i8`, `u12`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Width {
     signed: bool,
@@ -58,7 +58,7 @@ impl Width {
         (1 << (self.bits - u32::from(self.signed))) - 1
     }
 
-    /// The low bits, as this kind of integer.
+    /// The low bits of a value, as this integer type.
     fn wrap(self, value: i128) -> i128 {
         let low = value & ((1 << self.bits) - 1);
         if low > self.greatest() { low - (1 << self.bits) } else { low }
@@ -79,7 +79,7 @@ impl Width {
         }
     }
 
-    /// A number as it fits; nothing if it does not and must.
+    /// Makes a number fit; `None` if it does not fit and the step must fail then.
     fn fit(self, value: i128, overflow: Overflow) -> Option<i128> {
         if (self.least()..=self.greatest()).contains(&value) {
             return Some(value);
@@ -92,7 +92,7 @@ impl Width {
     }
 }
 
-/// A place in bits, or `#n`: the n-th integer of this width.
+/// Parses a place in bits, or `#n`: the n-th integer of this width.
 fn place(text: &[u8], width: Width) -> Result<usize, Failure> {
     let bits = u64::from(width.bits);
     let Some(number) = text.strip_prefix(b"#") else { return offset(text, bits) };
@@ -136,7 +136,7 @@ fn parse(context: &Context<'_>) -> Result<Vec<Step>, Failure> {
     Ok(steps)
 }
 
-/// BITFIELD.
+/// The BITFIELD command.
 pub fn bitfield(context: &mut Context<'_>) -> Outcome {
     let steps = parse(context)?;
     let last = |step: &Step| step.at + step.width.bits as usize - 1;
@@ -160,7 +160,7 @@ pub fn bitfield(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// BITFIELD_RO.
+/// The BITFIELD_RO command.
 pub fn bitfield_ro(context: &mut Context<'_>) -> Outcome {
     let steps = parse(context)?;
     if steps.iter().any(|step| !matches!(step.action, Action::Get)) {
@@ -180,14 +180,14 @@ fn read_all(context: &mut Context<'_>, steps: &[Step]) -> Outcome {
 }
 
 impl Step {
-    /// Whether it has changed anything.
+    /// Runs the step; returns whether it has changed anything.
     fn run(&self, bytes: &mut [u8], reply: &mut Writer<'_>) -> bool {
         let Step { width, at, .. } = *self;
         let old = width.read(bytes, at);
         let (new, told) = match self.action {
             Action::Get => (None, Some(old)),
             Action::Set(value) => {
-                // A negative number is a very large one without a sign.
+                // A negative number is a very large unsigned one.
                 let value = if width.signed { i128::from(value) } else { i128::from(value as u64) };
                 let new = width.fit(value, self.overflow);
                 (new, new.map(|_| old))

@@ -25,26 +25,26 @@ pub static COMMANDS: &[Command] = &[
         .flags(READONLY | FAST),
 ];
 
-/// A place that cannot be in a string.
+/// The error for a place that cannot be in a string.
 pub const BAD_OFFSET: Failure = Failure::text("ERR bit offset is not an integer or out of range");
 const BAD_BIT: Failure = Failure::text("ERR bit is not an integer or out of range");
 
-/// Bits that can be asked for; those of the last byte are in no string, and 0.
+/// Number of bits that can be asked for; those of the last byte are in no string, and 0.
 const MOST_BITS: usize = 1 << 32;
 
-/// The place of a bit, of `width` bits from there on, that is only read.
+/// Parses the place of `width` bits that are only read.
 pub fn offset(text: &[u8], width: u64) -> Result<usize, Failure> {
     let at = parse_integer(text).and_then(|at| usize::try_from(at).ok()).ok_or(BAD_OFFSET)?;
     let last = at.checked_add(width as usize - 1).ok_or(BAD_OFFSET)?;
     if last < MOST_BITS { Ok(at) } else { Err(BAD_OFFSET) }
 }
 
-/// Refuses bits, `width` of them from `at` on, that a string cannot have.
+/// Refuses `width` bits from `at` on if no string can have them.
 pub fn ensure_in_string(at: usize, width: u64) -> Result<(), Failure> {
     if (at + width as usize - 1) / 8 < MAX_STRING { Ok(()) } else { Err(BAD_OFFSET) }
 }
 
-/// One bit of a string.
+/// Returns one bit of a string.
 pub fn bit(bytes: &[u8], at: usize) -> bool {
     bytes.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1)
 }
@@ -71,7 +71,7 @@ fn setbit(context: &mut Context<'_>) -> Outcome {
     } else {
         entry[place] &= !mask;
     }
-    // A bit that is so already changes nothing, for those who watch the key either.
+    // A bit that has the value already changes nothing, not even for clients that watch the key.
     if before != Some(entry[place]) {
         txn.put(&args[1], entry, expires_at_ms);
     }
@@ -86,7 +86,7 @@ fn getbit(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// BYTE or BIT.
+/// Whether the unit is BIT rather than BYTE.
 fn in_bits(unit: Option<&[u8]>) -> Result<bool, Failure> {
     match unit {
         Some(unit) if is(unit, "bit") => Ok(true),
@@ -95,7 +95,7 @@ fn in_bits(unit: Option<&[u8]>) -> Result<bool, Failure> {
     }
 }
 
-/// The bits from `start` to `end`, both included, of `bytes` bytes; negative ones count from the end.
+/// The range from `start` to `end`, both included, of `bytes` bytes; negative places count from the end.
 fn range(start: i64, end: i64, in_bits: bool, bytes: usize) -> std::ops::Range<usize> {
     let unit = if in_bits { 1 } else { 8 };
     let total = (bytes * 8 / unit) as i64;
@@ -104,7 +104,7 @@ fn range(start: i64, end: i64, in_bits: bool, bytes: usize) -> std::ops::Range<u
     if start > end { 0..0 } else { start as usize * unit..(end as usize + 1) * unit }
 }
 
-/// Bits that are set in a range.
+/// Counts the bits that are set in a range.
 fn ones(bytes: &[u8], range: std::ops::Range<usize>) -> usize {
     let (first, last) = (range.start.div_ceil(8), range.end / 8);
     if first >= last {
@@ -115,7 +115,7 @@ fn ones(bytes: &[u8], range: std::ops::Range<usize>) -> usize {
     whole + rest.filter(|at| bit(bytes, *at)).count()
 }
 
-/// As in Redis 7.0 the rest is not looked at if the key is absent.
+/// As in Redis 7.0, the other arguments are not checked if the key is absent.
 fn bitcount(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
     let count = txn.view(&args[1], |found| {
@@ -157,7 +157,7 @@ fn bitpos(context: &mut Context<'_>) -> Outcome {
             }
             _ => return Err(Failure::SYNTAX),
         };
-        // Without an end of the range, clear bits follow the string.
+        // If no end was given, clear bits follow the string.
         let behind = (!wanted && open && !asked.is_empty()).then_some(asked.end);
         Ok(first(bytes, asked, wanted).or(behind))
     })??;
@@ -165,7 +165,7 @@ fn bitpos(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// The first bit in a range that is as wanted.
+/// The first bit in a range that has the wanted value.
 fn first(bytes: &[u8], range: std::ops::Range<usize>, wanted: bool) -> Option<usize> {
     let mut at = range.start;
     let none = if wanted { 0 } else { 0xff };

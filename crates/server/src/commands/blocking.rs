@@ -1,4 +1,4 @@
-//! Commands that wait: BZPOPMIN, BZPOPMAX, BZMPOP, WAIT, WAITAOF. What waiting means: [`crate::waiting`].
+//! Commands that wait: BZPOPMIN, BZPOPMAX, BZMPOP, WAIT, WAITAOF. [`crate::waiting`] explains what waiting means.
 
 use super::arguments::{Options, integer, parse_float};
 use super::collection::{Collection, open};
@@ -50,10 +50,10 @@ pub static COMMANDS: &[Command] = &[
     ),
 ];
 
-/// Until when a command waits: `argument` counts seconds, with a fraction. `None`: for ever.
+/// Parses a timeout in seconds, possibly with a fraction, into a deadline. `None`: wait for ever.
 fn seconds(argument: &[u8]) -> Result<Option<Instant>, Failure> {
     let seconds = parse_float(argument).ok_or(Failure::text("ERR timeout is not a float or out of range"))?;
-    // As milliseconds, upwards.
+    // In milliseconds, rounded up.
     let ms = (seconds * 1000.0).ceil();
     if ms >= i64::MAX as f64 {
         return Err(Failure::text("ERR timeout is out of range"));
@@ -70,11 +70,12 @@ fn from_now(ms: i64) -> Result<Option<Instant>, Failure> {
     if i64::try_from(crate::shared::now_ms().saturating_add(ms)).is_err() {
         return Err(Failure::text("ERR timeout is out of range"));
     }
-    // 0 is for ever, and so is what no clock can hold.
+    // 0 is for ever, and so is a time that no clock can hold.
     Ok((ms > 0).then(|| Instant::now().checked_add(Duration::from_millis(ms))).flatten())
 }
 
-/// Ends an attempt that has nothing to answer: the client waits, or gets what `give_up` says.
+/// Ends an attempt that has nothing to answer yet: the client waits. If its time is over, or within MULTI, it gets the
+/// reply of `give_up`; after CLIENT UNBLOCK with ERROR, an error.
 pub fn wait_or(context: &mut Context<'_>, request: Request, give_up: impl FnOnce(&mut Writer<'_>)) -> Outcome {
     let end = if context.txn.is_isolated() { Some(End::TimedOut) } else { context.session.wait.as_ref().and_then(|wait| wait.end()) };
     match end {
@@ -100,12 +101,13 @@ fn check_keys<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Outcome {
     Ok(())
 }
 
-/// The set at a key, if this command may take from it now. Something else is an error for who has just come, whoever waits there.
+/// The set at a key, if this command may take from it now. A key of another type is an error for a command that has
+/// just come, whichever clients wait there.
 fn open_in_turn(context: &mut Context<'_>, key: &[u8]) -> Result<Option<Collection>, Failure> {
     let Context { txn, session, shared, .. } = context;
     let wait = session.wait.as_deref();
     let set = match open(txn, key, Type::SortedSet) {
-        // Who waits already goes on when something else has come: as in Redis.
+        // A client that waits already goes on when a key of another type has come: as in Redis.
         Err(Failure::Text(_)) if wait.is_some() => return Ok(None),
         outcome => outcome?,
     };
@@ -166,7 +168,7 @@ fn wait_for_replicas(context: &mut Context<'_>) -> Outcome {
     wait_or(context, Request { deadline, ..Request::default() }, |reply| reply.integer(0))
 }
 
-/// `WAITAOF numlocal numreplicas timeout`. Whatever level its writes had: the reply rests on all of them.
+/// `WAITAOF numlocal numreplicas timeout`. The reply rests on all writes so far, whatever their durability level.
 fn wait_for_durability(context: &mut Context<'_>) -> Outcome {
     let mut rest = Options::new(context.args, 1);
     let out_of_range = |_| Failure::text("ERR value is out of range, must be positive");

@@ -1,4 +1,4 @@
-//! CLIENT: what clients are there, and what becomes of them.
+//! CLIENT: which clients are connected, and control over them.
 
 use super::arguments::{Options, integer, is};
 use super::failure::{Failure, shown};
@@ -38,10 +38,11 @@ static CLIENT: &[Command] = &[
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[Command::container("client", Group::Connection, "2.4.0", "Commands about clients.", CLIENT)];
 
-/// Bytes of a client's name, and of its library's name and version: they are kept as long as it is connected, and told in logs and lists.
+/// Maximum length of a client's name, and of its library's name and version: they are kept while it is connected, and
+/// shown in logs and lists.
 const MOST_NAME_BYTES: usize = 1024;
 
-/// A name that can stand in `CLIENT LIST`.
+/// Checks a name, which must be able to stand in `CLIENT LIST`.
 pub fn client_name(name: &[u8]) -> Result<String, Failure> {
     check_length(name)?;
     if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
@@ -130,7 +131,7 @@ fn client_list(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Whether a type of clients is the one that all are of.
+/// Whether a client type is `normal`, which all clients are.
 fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
     if !["normal", "slave", "replica", "pubsub", "master"].iter().any(|known| is(kind, known)) {
         return Err(Failure::made(format!("ERR Unknown client type '{}'", shown(kind))));
@@ -206,11 +207,11 @@ fn client_kill(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Closes a client for the one that says CLIENT KILL.
+/// Closes a client for the one that sent CLIENT KILL.
 fn close(shared: &Shared, session: &mut Session, client: &Client) {
     let why = format!("CLIENT KILL by client {}", session.client.id);
     if client.id == session.client.id {
-        // Once it has its answer.
+        // A client that kills itself gets its reply first.
         session.closing = true;
         client.log_closed(Level::Info, &why);
     } else {
@@ -225,7 +226,7 @@ fn client_reply(context: &mut Context<'_>) -> Outcome {
     } else if is(mode, "off") {
         Replies::Off
     } else if is(mode, "skip") {
-        // Who wants none at all gets none behind it either.
+        // A client with replies off gets none behind SKIP either.
         if context.session.replies == Replies::Off { Replies::Off } else { Replies::SkipNext }
     } else {
         return Err(Failure::SYNTAX);
@@ -254,7 +255,7 @@ fn client_pause(context: &mut Context<'_>) -> Outcome {
     };
     let ms = parse_integer(&context.args[2]).ok_or(Failure::text("ERR timeout is not an integer or out of range"))?;
     let ms = u64::try_from(ms).map_err(|_| Failure::text("ERR timeout is negative"))?;
-    // By the clock that ends it: the store's may be ahead.
+    // By the clock that ends the pause: the store's may be ahead.
     let pause = Pause { until_ms: now_ms().saturating_add(ms), writes_only };
     context.once_applied(move |shared, _| shared.pause.begin(pause));
     context.reply.ok();

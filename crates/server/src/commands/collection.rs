@@ -7,13 +7,13 @@ use crate::data::{Databases, Txn};
 use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 
-/// A collection that a command works on. The commit depends on it being as it was.
+/// A collection that a command works on. The commit depends on the collection being unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Collection {
-    /// Its head; change the count as members come and go, then [`Collection::save`].
+    /// Its head; commands change the count as members come and go, then call [`Collection::save`].
     pub head: Head,
     expires_at_ms: u64,
-    /// It is not there yet.
+    /// Whether it does not exist yet.
     fresh: bool,
 }
 
@@ -26,14 +26,14 @@ fn of_kind(entry: &[u8], kind: Type) -> Result<Head, Failure> {
     Head::decode(entry).filter(|head| head.kind == kind).ok_or(Failure::WRONG_TYPE)
 }
 
-/// The collection at a key.
+/// Opens the collection at a key.
 pub fn open(txn: &mut Txn, key: &[u8], kind: Type) -> Result<Option<Collection>, Failure> {
-    // Not the entry itself: of another type it may be long.
+    // The head alone, because an entry of another type may be long.
     let found = txn.examine(key, |found| found.map(|(entry, at)| Ok::<_, Failure>((of_kind(entry, kind)?, at))).transpose())??;
     Ok(found.map(|(head, expires_at_ms)| Collection { head, expires_at_ms, fresh: false }))
 }
 
-/// The collection at a key, or a new one.
+/// Opens the collection at a key, or makes a new one.
 pub fn open_or_new(txn: &mut Txn, databases: &Databases, key: &[u8], kind: Type) -> Result<Collection, Failure> {
     match open(txn, key, kind)? {
         Some(collection) => Ok(collection),
@@ -41,44 +41,47 @@ pub fn open_or_new(txn: &mut Txn, databases: &Databases, key: &[u8], kind: Type)
     }
 }
 
-/// A collection that is not there yet. It takes a number, of which a block is reserved by a sync now and then: only for what is going to be written.
+/// Makes a collection that does not exist yet. It takes a number, and now and then a block of numbers is reserved by a
+/// sync, so this is only for what is going to be written.
 pub fn new(databases: &Databases, kind: Type) -> Result<Collection, Failure> {
     Ok(Collection::fresh(Head { kind, number: databases.next_number()?, count: 0 }))
 }
 
 impl Collection {
-    /// A collection that is not there yet, with a number of its own.
+    /// A collection that does not exist yet, with a number of its own.
     pub fn fresh(head: Head) -> Collection {
         Collection { head, expires_at_ms: 0, fresh: true }
     }
 
-    /// Gives it an expiry, in milliseconds since 1970; 0: none.
+    /// Sets its expiry, in milliseconds since 1970; 0: none.
     pub fn set_expiry(&mut self, expires_at_ms: u64) {
         self.expires_at_ms = expires_at_ms;
     }
 
-    /// Its number.
+    /// The number.
     pub fn number(&self) -> u64 {
         self.head.number
     }
 
-    /// Its members.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.head.count as usize
     }
 
-    /// Whether it has none.
+    /// Whether it has no members.
     pub fn is_empty(&self) -> bool {
         self.head.count == 0
     }
 
-    /// A member goes. Rows may be newer than the head, and more than it counts: then the commit would fail.
+    /// Counts a removed member. The rows may be newer than the head, and more than it counts: the commit would fail
+    /// then, so the command runs again.
     pub fn lose_member(&mut self) -> Result<(), Failure> {
         self.head.count = self.head.count.checked_sub(1).ok_or(Failure::Again)?;
         Ok(())
     }
 
-    /// Writes the head, also if the count is as before: its version stands for all rows. Without members the key goes.
+    /// Writes the head, even if the count is unchanged, because its version stands for all rows. Without members,
+    /// removes the key.
     pub fn save(&self, txn: &mut Txn, key: &[u8]) -> Result<(), Failure> {
         match (self.head.count, self.fresh) {
             (0, true) => {}
@@ -94,7 +97,7 @@ impl Collection {
     }
 }
 
-/// Calls `f(name, value)` for the rows of one part in order until it breaks; the name is what follows the part.
+/// Calls `f(name, value)` for the rows of one part in order until it breaks; `name` is what follows the part's byte.
 pub fn walk(
     txn: &mut Txn,
     number: u64,
@@ -108,7 +111,7 @@ pub fn walk(
     Ok(txn.rows(Bound::Included(&start), to, reverse, |row, value| f(&row[ROW_PREFIX_BYTES..], value))?)
 }
 
-/// As [`walk`] from behind `after` on, forward.
+/// As [`walk`], forward from behind `after`.
 pub fn walk_after(
     txn: &mut Txn,
     number: u64,
@@ -123,9 +126,10 @@ pub fn walk_after(
     Ok(txn.rows(from, to, false, |row, value| f(&row[ROW_PREFIX_BYTES..], value))?)
 }
 
-/// Places for HRANDFIELD and ZRANDMEMBER: `count` different ones of `len`, or, if negative, `-count` of which some may be the same.
+/// Places for HRANDFIELD and ZRANDMEMBER: `count` different ones of `len`, or, if `count` is negative, `-count` of
+/// which some may be equal.
 pub fn random_places(len: usize, count: i64) -> Vec<usize> {
-    // Where there is no randomness, any member will do.
+    // Without a source of randomness, any member will do.
     let mut state = getrandom::u64().unwrap_or(1) | 1;
     let mut random = move |bound: usize| {
         state ^= state << 13;
@@ -141,7 +145,7 @@ pub fn random_places(len: usize, count: i64) -> Vec<usize> {
     }
     let wanted = (count as usize).min(len);
     if wanted <= len / 4 {
-        // Few are drawn twice.
+        // So few that hardly any is drawn twice.
         let mut drawn = HashSet::with_capacity(wanted);
         return std::iter::repeat_with(|| random(len)).filter(|place| drawn.insert(*place)).take(wanted).collect();
     }
@@ -163,7 +167,8 @@ pub struct RowsAt {
 }
 
 impl RowsAt {
-    /// Reads them in one walk from the end that is nearer to all; values only if they are wanted. Fails when there is no room for them in the reply.
+    /// Reads rows in one walk, from the end that makes the walk shorter; values only if they are wanted. Fails if the
+    /// reply has no room for them.
     pub fn read(txn: &mut Txn, set: &Collection, places: &[usize], with_values: bool, mut room: Room) -> Result<RowsAt, Failure> {
         let mut wanted = places.to_vec();
         wanted.sort_unstable();
@@ -194,14 +199,14 @@ impl RowsAt {
 
     /// Name and value at a place that was asked for.
     pub fn get(&self, place: usize) -> Result<(&[u8], &[u8]), Failure> {
-        // Who has counted them did so before they changed.
+        // The places come from a count of members that is older than the rows.
         let found = self.rows.binary_search_by_key(&place, |(at, ..)| *at).map_err(|_| Failure::Again)?;
         let (_, name, value) = &self.rows[found];
         Ok((name, value))
     }
 }
 
-/// The row's part that a kind iterates over.
+/// The row part over which a type iterates.
 pub const fn part_of(kind: Type) -> u8 {
     match kind {
         Type::SortedSet => part::MEMBER,

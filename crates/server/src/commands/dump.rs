@@ -1,4 +1,4 @@
-//! DUMP and RESTORE: values as bytes that Redis understands, see [`crate::rdb`].
+//! DUMP and RESTORE: values as bytes that Redis understands; see [`crate::rdb`].
 
 use super::arguments::{Options, integer, is};
 use super::collection::{Collection, open, walk};
@@ -33,7 +33,7 @@ fn dump(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Fails when it is larger than `room`.
+/// Dumps a collection; fails if the payload is larger than `room`.
 fn dump_members(txn: &mut Txn, key: &[u8], head: &Head, room: usize) -> Result<Payload, Failure> {
     let while_it_fits = |payload: &Payload| if payload.bytes() > room { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     let mut payload = Payload::collection(head.kind, head.count);
@@ -53,7 +53,7 @@ fn dump_members(txn: &mut Txn, key: &[u8], head: &Head, room: usize) -> Result<P
     if payload.bytes() > room { Err(Failure::ReplyTooLarge) } else { Ok(payload) }
 }
 
-/// What RESTORE was asked for besides. IDLETIME and FREQ are checked only: nothing is evicted.
+/// Options of RESTORE. IDLETIME and FREQ are only checked: nothing is evicted.
 #[derive(Default)]
 struct RestoreOptions {
     replace: bool,
@@ -100,7 +100,7 @@ fn restore(context: &mut Context<'_>) -> Outcome {
         Refused::Data => Failure::text("ERR Bad data format"),
         Refused::TooLarge => Failure::text("ERR the value takes more memory than max-request"),
     })?;
-    // No later than what can be told.
+    // The latest expiry that a reply can express.
     let expires_at_ms = if ttl == 0 || options.absolute { ttl } else { now.ms().saturating_add(ttl).min(i64::MAX as u64) };
     txn.delete(key)?;
     reply.ok();

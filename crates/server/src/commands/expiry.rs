@@ -1,4 +1,4 @@
-//! When keys expire.
+//! The expiry of keys.
 
 use super::arguments::{Options, expiry, integer};
 use super::failure::Failure;
@@ -40,7 +40,7 @@ fn pexpireat(context: &mut Context<'_>) -> Outcome {
     set_expiry(context, 1, None, "pexpireat")
 }
 
-/// NX, XX, GT, LT.
+/// The conditions NX, XX, GT and LT.
 #[derive(Default)]
 struct ExpiryConditions {
     if_none: bool,
@@ -70,7 +70,7 @@ impl ExpiryConditions {
         Ok(all)
     }
 
-    /// Whether `new` may replace `old` (0: none, which is later than all).
+    /// Whether `new` may replace `old` (0: no expiry, which is later than any).
     fn allow(&self, old: u64, new: i64) -> bool {
         let later = old != 0 && new > old as i64;
         let sooner = old == 0 || new < old as i64;
@@ -104,7 +104,7 @@ fn set_expiry(context: &mut Context<'_>, unit_ms: i64, from: Option<u64>, name: 
     Ok(())
 }
 
-/// The expiry of a key: −2 no key, −1 none.
+/// The expiry of a key; −2: no such key, −1: no expiry.
 fn expiry_of(context: &mut Context<'_>) -> Result<i64, Failure> {
     let found = context.txn.view(&context.args[1], |found| found.map(|(_, at)| at))?;
     Ok(match found {

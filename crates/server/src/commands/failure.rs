@@ -12,21 +12,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Why a command gave no reply of its own.
 #[derive(Debug)]
 pub enum Failure {
-    /// This reply.
+    /// This error reply.
     Text(Cow<'static, str>),
-    /// The store refused.
+    /// The store returned an error.
     Store(Error),
-    /// What was read did not belong together: run it again.
+    /// What was read did not belong to one state: run the command again.
     Again,
-    /// A watched key has changed: EXEC answers nothing.
+    /// A watched key has changed: EXEC answers null.
     Watched,
-    /// Nothing to answer yet: see [`crate::waiting`].
+    /// There is nothing to answer yet: see [`crate::waiting`].
     Wait(Box<Request>),
-    /// The reply is larger than max-output: it could never leave.
+    /// The reply is larger than max-output, so it could never leave.
     ReplyTooLarge,
-    /// The command would hold more than max-request of what the store holds.
+    /// The command would hold more than max-request bytes of the store's data.
     HeldTooLarge,
-    /// What the commands of a transaction write, with the keys that they read, is more than it may hold until its end.
+    /// The writes of a transaction's commands, with the keys that they read, exceed what it may hold until its end.
     TransactionTooLarge,
 }
 
@@ -37,40 +37,40 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// A fixed text.
+    /// An error with a fixed text.
     pub const fn text(text: &'static str) -> Failure {
         Failure::Text(Cow::Borrowed(text))
     }
 
-    /// A text that is made up.
+    /// An error with a composed text.
     pub fn made(text: String) -> Failure {
         Failure::Text(Cow::Owned(text))
     }
 
-    /// The wrong number of arguments.
+    /// The error for a wrong number of arguments.
     #[cold]
     pub fn arity(command: &Command) -> Failure {
         Failure::made(format!("ERR wrong number of arguments for '{}' command", command.full_name()))
     }
 
-    /// The same of a subcommand that may have some, or none: Redis does not tell which.
+    /// The same for a subcommand that may not exist: Redis does not tell which is wrong.
     #[cold]
     pub fn subcommand(args: Args<'_>) -> Failure {
         let (container, name) = (shown(&args[0]).to_ascii_uppercase(), shown(&args[1]));
         Failure::made(format!("ERR unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP."))
     }
 
-    /// Arguments that do not make sense.
+    /// Arguments that are not valid together.
     pub const SYNTAX: Failure = Failure::text("ERR syntax error");
-    /// The key holds something else.
+    /// The key holds a value of another type.
     pub const WRONG_TYPE: Failure = Failure::text("WRONGTYPE Operation against a key holding the wrong kind of value");
-    /// Not a number.
+    /// An argument or value is not an integer.
     pub const NOT_INTEGER: Failure = Failure::text("ERR value is not an integer or out of range");
-    /// Not a floating-point number.
+    /// An argument or value is not a floating-point number.
     pub const NOT_FLOAT: Failure = Failure::text("ERR value is not a valid float");
-    /// There is no such key, where one is needed.
+    /// A key that is needed does not exist.
     pub const NO_KEY: Failure = Failure::text("ERR no such key");
-    /// Nobody reads this: the connection is closed.
+    /// The client was killed; nobody reads this, because the connection is closed.
     pub const KILLED: Failure = Failure::text("ERR the client was killed");
     /// A sum that does not fit.
     pub const OVERFLOW: Failure = Failure::text("ERR increment or decrement would overflow");
@@ -78,14 +78,14 @@ impl Failure {
     /// Whether it concerns one command of a transaction alone, and the others go on.
     pub fn is_of_one_command(&self) -> bool {
         match self {
-            // That is found out before anything is written.
+            // The store reports these before anything is written.
             Failure::Text(_) | Failure::HeldTooLarge => true,
             Failure::Store(error) => matches!(error, Error::KeyEmpty | Error::KeyTooLong { .. } | Error::ValueTooLong { .. }),
             Failure::Again | Failure::Watched | Failure::Wait(_) | Failure::ReplyTooLarge | Failure::TransactionTooLarge => false,
         }
     }
 
-    /// What the client gets.
+    /// The error reply that the client gets.
     pub fn message(&self) -> Cow<'static, str> {
         match self {
             Failure::Text(text) => text.clone(),
@@ -102,7 +102,7 @@ impl Failure {
     }
 }
 
-/// The store's error as a reply. Files and devices are named in the log only: they are no client's business.
+/// The store's error as a reply. Only the log names files and devices, which are not for clients.
 pub fn of_store(error: &Error) -> String {
     match error {
         Error::DiskFull(why) => {
@@ -131,7 +131,7 @@ pub fn of_store(error: &Error) -> String {
     format!("{code} {error}")
 }
 
-/// Has the log say why the store refuses, once in a second: each command may get that.
+/// Logs why the store refuses, at most once in a second, because every command may get the error.
 #[cold]
 fn tell(why: &str) {
     static TOLD_S: AtomicU64 = AtomicU64::new(0);
@@ -141,7 +141,7 @@ fn tell(why: &str) {
     }
 }
 
-/// Text of a client in an error, shortened and made harmless.
+/// Text of a client for an error message, shortened and without control characters.
 pub fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,11 +1,12 @@
-//! Sums of floats as text, for INCRBYFLOAT and HINCRBYFLOAT: what Redis' `long double` gives, for plain decimals of usual length.
+//! Sums of floats as text, for INCRBYFLOAT and HINCRBYFLOAT: the same as Redis' `long double` gives, for plain decimals
+//! of usual length.
 
 use super::arguments::parse_float;
 use super::failure::Failure;
 use std::borrow::Cow;
 
-/// The sum of two floats as text; `bad` if the value is not one. Decimal fractions of usual length are added exactly, as Redis' longer type does, or
-/// 0.1 + 0.2 would not be 0.3.
+/// The sum of two floats as text; `bad` if the value is not a float. Decimal fractions of usual length are added
+/// exactly, as Redis' longer type adds them; otherwise 0.1 + 0.2 would not be 0.3.
 pub fn add_floats(value: Option<&[u8]>, amount: &[u8], bad: Failure) -> Result<String, Failure> {
     let texts = [value.unwrap_or(b"0"), amount];
     let number = |text| parse_float(text).filter(|_| !is_too_small(text));
@@ -16,7 +17,7 @@ pub fn add_floats(value: Option<&[u8]>, amount: &[u8], bad: Failure) -> Result<S
         return Err(Failure::text("ERR increment would produce NaN or Infinity"));
     }
     if let [Some(a), Some(b)] = texts.map(without_exponent) {
-        // With so many places that the larger one fits.
+        // As many decimal places as fit beside the larger number.
         let places = if whole_digits(&a).max(whole_digits(&b)) <= 20 { PLACES } else { 0 };
         if let (Some(a), Some(b)) = (decimal(&a, places), decimal(&b, places)) {
             return Ok(show_decimal(as_long_double(a + b, places), places));
@@ -25,13 +26,13 @@ pub fn add_floats(value: Option<&[u8]>, amount: &[u8], bad: Failure) -> Result<S
     Ok(format!("{sum:.0}"))
 }
 
-/// Digits behind the point that are added exactly, and the most that Redis shows.
+/// Decimal places that are added exactly, and the most that Redis shows.
 const PLACES: usize = 17;
 
 /// The decimal exponent at which the smallest numbers of Redis' type begin.
 const LEAST_EXPONENT: i64 = -4951;
 
-/// Whether a number is not 0, but nearer to it than any other in Redis' type.
+/// Whether a number is not 0, but nearer to 0 than any other in Redis' type.
 fn is_too_small(text: &[u8]) -> bool {
     let (mantissa, exponent) = parts(text);
     let digits = &mantissa[usize::from(matches!(text[0], b'-' | b'+'))..];
@@ -41,7 +42,7 @@ fn is_too_small(text: &[u8]) -> bool {
     exponent.unwrap_or(0).saturating_add(place) < LEAST_EXPONENT
 }
 
-/// What stands before and behind the E of a float.
+/// Splits a float into what stands before the E and the exponent behind it.
 fn parts(text: &[u8]) -> (&[u8], Option<i64>) {
     let Some(at) = text.iter().position(|byte| matches!(byte, b'e' | b'E')) else { return (text, None) };
     let exponent = &text[at + 1..];
@@ -55,7 +56,7 @@ fn without_exponent(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     let (sign, digits) = mantissa.split_at(usize::from(matches!(text[0], b'-' | b'+')));
     let point = digits.iter().position(|byte| *byte == b'.').unwrap_or(digits.len());
     let mut digits: Vec<u8> = digits.iter().copied().filter(|byte| *byte != b'.').collect();
-    // Where the point goes, counted from the first digit.
+    // The place of the point, counted from the first digit.
     let place = exponent.saturating_add(point as i64);
     if place < -64 || digits.iter().all(|digit| *digit == b'0') {
         return Some(Cow::Borrowed(b"0"));
@@ -72,12 +73,13 @@ fn without_exponent(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(Cow::Owned([sign, &digits].concat()))
 }
 
-/// Digits before the point.
+/// Number of digits before the point, without leading zeros.
 fn whole_digits(text: &[u8]) -> usize {
     text.iter().skip_while(|byte| matches!(byte, b'-' | b'+' | b'0')).take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// A plain decimal as a multiple of 10^-places, rounded there and as Redis' type is, if two of its size can be added.
+/// A plain decimal as a multiple of 10^-places, rounded there and as Redis' type rounds, if two of its size can be
+/// added.
 fn decimal(text: &[u8], places: usize) -> Option<i128> {
     let (negative, digits) = match text.split_first()? {
         (b'-', rest) => (true, rest),
@@ -95,11 +97,12 @@ fn decimal(text: &[u8], places: usize) -> Option<i128> {
     Some(as_long_double(if negative { -value } else { value }, places))
 }
 
-/// What is left of a large number in the type that Redis adds in, which has 64 bits of mantissa. (Of smaller ones it keeps all 17 digits, nearly.)
+/// What is left of a large number in the type that Redis adds in, which has a mantissa of 64 bits. (Of smaller numbers
+/// it keeps all 17 digits, nearly.)
 fn as_long_double(value: i128, places: usize) -> i128 {
     let one = 10u128.pow(places as u32);
     let whole = value.unsigned_abs() / one;
-    // 10^places can be halved so many times.
+    // 10^places can be halved this many times.
     let Some(exponent) = whole.checked_ilog2().filter(|exponent| *exponent + places as u32 >= 63) else { return value };
     let unit = if exponent >= 63 { one << (exponent - 63) } else { one >> (63 - exponent) };
     let (units, rest) = (value.unsigned_abs() / unit, value.unsigned_abs() % unit);

@@ -37,7 +37,7 @@ pub static COMMANDS: &[Command] = &[
     command("hrandfield", -2, "6.2.0", "Returns random fields of a hash.", hrandfield).flags(READONLY),
 ];
 
-/// Sets fields from the third argument on; how many are new.
+/// Sets fields from the third argument on; returns how many are new.
 fn set_fields(context: &mut Context<'_>, name: &str) -> Result<usize, Failure> {
     let Context { txn, args, shared, .. } = context;
     if !args.len().is_multiple_of(2) {
@@ -87,7 +87,8 @@ fn hsetnx(context: &mut Context<'_>) -> Outcome {
 
 /// Calls `f` with the value of one field, in place.
 ///
-/// The head is only glanced at. If the key may have been given another collection, or this one to another key, before the field was read, all is read again.
+/// The head is only glanced at. If the key may have been given another collection, or this collection another key,
+/// before the field was read, everything is read again.
 fn field<R>(context: &mut Context<'_>, f: impl FnOnce(&[u8], &mut hither_resp::Writer<'_>) -> R) -> Result<Option<R>, Failure> {
     let Context { txn, reply, args, .. } = context;
     let Some(head) = glance(txn, &args[1], Type::Hash)? else { return Ok(None) };
@@ -132,8 +133,9 @@ fn hmget(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Answers with every field: `begin` is given their number. If that has changed meanwhile, so has the head, and all is read again. A head that is wrong about it
-/// is not believed: a reply that is not as long as it says would leave the client out of step.
+/// Answers with every field; `begin` is given their number. If the number has changed meanwhile, so has the head, and
+/// everything is read again. A head with a wrong number is not trusted: a reply whose length differs from what it
+/// announces would leave the client out of step.
 fn reply_all(context: &mut Context<'_>, begin: fn(&mut Writer<'_>, usize), show: fn(&mut Writer<'_>, &[u8], &[u8])) -> Outcome {
     let Context { txn, reply, args, .. } = context;
     let Some(hash) = open(txn, &args[1], Type::Hash)? else {
@@ -219,7 +221,7 @@ fn hincrby(context: &mut Context<'_>) -> Outcome {
 
 fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, shared, .. } = context;
-    // One that is nothing as a `f64` is added, as in Redis; one that is too large for it is none.
+    // An increment that is 0 as an `f64` is added, as in Redis; one that is too large for an `f64` is an error.
     let is_finite = parse_float(&args[3]).is_some_and(f64::is_finite);
     if !is_finite && float(&args[3])?.is_infinite() {
         return Err(Failure::text("ERR value is NaN or Infinity"));
@@ -237,13 +239,13 @@ fn hscan(context: &mut Context<'_>) -> Outcome {
     scan_collection(context, Type::Hash, |value| value.to_vec())
 }
 
-/// HSCAN and ZSCAN: cursor, and names with what `show` makes of their rows' values.
+/// HSCAN and ZSCAN: answers the cursor, and names with what `show` makes of their rows' values.
 pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8]) -> Vec<u8>) -> Outcome {
     // A bad cursor is an error whatever the key holds.
     cursor_number(&context.args[2])?;
     let scope = (context.session.index, context.shared.cursors.members_of(&context.args[1]));
     let Some(hash) = open(context.txn, &context.args[1], kind)? else {
-        // Where there is nothing to scan, options are not looked at, as in Redis.
+        // Options are not checked where there is nothing to scan, as in Redis.
         context.reply.array(2);
         reply_cursor(context, scope, None);
         context.reply.array(0);
@@ -278,7 +280,7 @@ pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8
 const MOST_RANDOM: i64 = 1 << 20;
 const OUT_OF_RANGE: Failure = Failure::text("ERR value is out of range");
 
-/// Count and whether values are wanted too, of HRANDFIELD and ZRANDMEMBER.
+/// The count of HRANDFIELD and ZRANDMEMBER, and whether values are wanted too.
 fn random_arguments(context: &Context<'_>, with: &str) -> Result<(Option<i64>, bool), Failure> {
     let Some(count) = context.args.get(2) else { return Ok((None, false)) };
     let count = integer(count)?;
@@ -288,7 +290,7 @@ fn random_arguments(context: &Context<'_>, with: &str) -> Result<(Option<i64>, b
     match context.args.get(3) {
         None => Ok((Some(count), false)),
         Some(word) if is(word, with) && context.args.len() == 4 => {
-            // Twice that must be a number, as in Redis.
+            // Twice the count must be a number, as in Redis.
             if count.unsigned_abs() > i64::MAX as u64 / 2 { Err(OUT_OF_RANGE) } else { Ok((Some(count), true)) }
         }
         Some(_) => Err(Failure::SYNTAX),
@@ -299,7 +301,7 @@ fn hrandfield(context: &mut Context<'_>) -> Outcome {
     random_rows(context, Type::Hash, "withvalues", |reply, value| reply.bulk(value))
 }
 
-/// Whether so many members of `len` may be drawn, and can leave: before anything is made of that size.
+/// Checks, before anything of that size is allocated, whether so many of `len` members may be drawn and can leave.
 fn check_random(count: i64, len: usize, room: usize) -> Outcome {
     if count < -MOST_RANDOM {
         return Err(OUT_OF_RANGE);
@@ -308,7 +310,8 @@ fn check_random(count: i64, len: usize, room: usize) -> Outcome {
     if drawn.saturating_mul(Room::LEAST_BYTES) > room { Err(Failure::ReplyTooLarge) } else { Ok(()) }
 }
 
-/// HRANDFIELD and ZRANDMEMBER: each member is as likely as any other, which takes a walk to it, from the nearer end. `with` asks for what `show` writes of their rows' values.
+/// HRANDFIELD and ZRANDMEMBER: each member is equally likely, which takes a walk to it, from the nearer end. The word
+/// `with` asks for what `show` writes of the rows' values.
 pub fn random_rows(context: &mut Context<'_>, kind: Type, with: &str, show: fn(&mut Writer<'_>, &[u8])) -> Outcome {
     let (count, with_values) = random_arguments(context, with)?;
     let Context { txn, reply, args, .. } = context;

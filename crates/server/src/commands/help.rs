@@ -1,14 +1,14 @@
-//! HELP of every command that has subcommands, from the one table.
+//! HELP of every command that has subcommands, from the command table.
 
 use super::table::{Command, Group, TABLE};
 use super::{Context, Outcome};
 
-/// The subcommand HELP.
+/// The subcommand HELP of `container`.
 pub const fn of(container: &'static str, group: Group, since: &'static str) -> Command {
     Command::new("help", 2, group, since, "Describes the subcommands.", help).of(container)
 }
 
-/// As Redis has it: a line with the command, then for each subcommand its name and, indented, what it does.
+/// As in Redis: a line with the command, then for each subcommand its name and, indented, what it does.
 fn help(context: &mut Context<'_>) -> Outcome {
     let name = &context.args[0];
     let subcommands = TABLE.named(name).map_or(&[][..], |command| command.subcommands);

@@ -1,4 +1,4 @@
-//! Keys of any type.
+//! Commands on keys of any type.
 
 use super::arguments::{Options, integer, is};
 use super::failure::Failure;
@@ -126,7 +126,7 @@ fn move_key(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// The number of a database in an argument.
+/// Parses the number of a database.
 pub fn database_number(context: &Context<'_>, argument: &[u8]) -> Result<u16, Failure> {
     const NO_INT: Failure = Failure::text("ERR value is out of range, value must between -2147483648 and 2147483647");
     let number = i32::try_from(integer(argument)?).map_err(|_| NO_INT)?;
@@ -134,7 +134,8 @@ pub fn database_number(context: &Context<'_>, argument: &[u8]) -> Result<u16, Fa
     u16::try_from(number).ok().filter(|number| *number < count).ok_or(Failure::text("ERR DB index is out of range"))
 }
 
-/// Copies the first key to a database, under the second name, or moves it under its own. Whether it did. O(members).
+/// Copies the first key to a database under the second name, or moves it there under its own. Returns whether it did.
+/// O(members).
 fn copy_to(context: &mut Context<'_>, index: u16, replace: bool, remove: bool) -> Result<bool, Failure> {
     let args = context.args;
     let txn = &mut *context.txn;
@@ -145,7 +146,7 @@ fn copy_to(context: &mut Context<'_>, index: u16, replace: bool, remove: bool) -
     txn.select(target.clone());
     let is_taken = txn.has(to)?;
     txn.select(source.clone());
-    // Before the rows are read.
+    // Checked before the rows are read.
     if is_taken && !replace {
         return Ok(false);
     }
@@ -199,7 +200,7 @@ fn paste(context: &mut Context<'_>, item: &Item, rows: Rows) -> Outcome {
     Ok(())
 }
 
-/// The keys that may match a pattern: from its literal beginning to the end of that.
+/// The range of keys that may match a pattern: those that begin with its literal prefix.
 pub fn range_of(pattern: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {
     let prefix = glob::literal_prefix(pattern);
     let end = after_prefix(&prefix);
@@ -224,18 +225,18 @@ fn keys(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// What the SCAN family was asked for.
+/// The options of the SCAN family.
 pub struct ScanOptions {
-    /// MATCH
+    /// MATCH: the pattern; everything by default.
     pub pattern: Vec<u8>,
-    /// COUNT
+    /// COUNT: how many keys or members to look at.
     pub count: usize,
-    /// TYPE
+    /// TYPE: the type, in lower case.
     pub kind: Option<Vec<u8>>,
 }
 
 impl ScanOptions {
-    /// Reads them from argument `at` on; `with_type` allows TYPE.
+    /// Parses the options from argument `at` on; `with_type` allows TYPE.
     pub fn parse(context: &Context<'_>, at: usize, with_type: bool) -> Result<ScanOptions, Failure> {
         let mut options = ScanOptions { pattern: b"*".to_vec(), count: 10, kind: None };
         let mut rest = Options::new(context.args, at);
@@ -259,7 +260,8 @@ const FORGOTTEN_CURSOR: Failure = Failure::text(
     "ERR invalid cursor: it is too old, or of another command, key, database or run of the server; start again with 0, or use HITHER.RANGE",
 );
 
-/// A cursor as Redis reads it, by C's rules: zeroes and a sign may stand before the digits, and there may be none at all.
+/// Parses a cursor as Redis does, by C's rules: zeroes and a sign may stand before the digits, and the text may be
+/// empty.
 pub fn cursor_number(text: &[u8]) -> Result<u64, Failure> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -272,7 +274,7 @@ pub fn cursor_number(text: &[u8]) -> Result<u64, Failure> {
     Ok(if negative { number.wrapping_neg() } else { number })
 }
 
-/// Where an iteration goes on: behind this; `None`: at the beginning.
+/// The key behind which an iteration goes on; `None`: it begins.
 pub fn position(context: &Context<'_>, scope: Scope, cursor: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
     let cursor = cursor_number(cursor)?;
     if cursor == 0 {
@@ -281,7 +283,7 @@ pub fn position(context: &Context<'_>, scope: Scope, cursor: &[u8]) -> Result<Op
     context.shared.cursors.position(scope, cursor).map(Some).ok_or(FORGOTTEN_CURSOR)
 }
 
-/// The cursor for what follows `last`; 0 if that is nothing.
+/// Answers with the cursor for what follows `last`; 0 if nothing follows.
 pub fn reply_cursor(context: &mut Context<'_>, scope: Scope, last: Option<Vec<u8>>) {
     let cursor = last.map_or(0, |last| {
         let cursor = context.shared.cursors.number();
@@ -322,7 +324,7 @@ fn scan(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Some key: the first behind a random point between the first key and the last. Not uniform; O(log n).
+/// Returns some key: the first behind a random point between the first key and the last. Not uniform; O(log n).
 fn randomkey(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, .. } = context;
     let mut edge = |from: Bound<&[u8]>, reverse| {
@@ -343,7 +345,7 @@ fn randomkey(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Bytes between two keys, of random weight behind what they have in common.
+/// Bytes between two keys, random behind their common prefix.
 fn random_between(first: &[u8], last: &[u8]) -> Vec<u8> {
     let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
     let word = |key: &[u8]| {
@@ -354,7 +356,7 @@ fn random_between(first: &[u8], last: &[u8]) -> Vec<u8> {
         u64::from_be_bytes(bytes)
     };
     let (low, high) = (word(first), word(last));
-    // Where there is no randomness, any key will do.
+    // Without a source of randomness, any key will do.
     let random = getrandom::u64().unwrap_or(0);
     let point = low + ((u128::from(random) * (u128::from(high.saturating_sub(low)) + 1)) >> 64) as u64;
     [&first[..common], &point.to_be_bytes()].concat()
@@ -362,7 +364,8 @@ fn random_between(first: &[u8], last: &[u8]) -> Vec<u8> {
 
 fn dbsize(context: &mut Context<'_>) -> Outcome {
     let keys = &context.txn.database().keys;
-    // What a flush has left unfinished counts keys that are gone; nothing else here would notice.
+    // After a flush that failed half way, the old handle still counts keys that are gone; nothing else here would
+    // notice.
     if context.shared.databases.lost(keys.name()).is_some() {
         return Err(Failure::Store(hither::Error::KeyspaceDropped(keys.name().to_owned())));
     }
@@ -371,7 +374,8 @@ fn dbsize(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// SYNC and ASYNC are the same here: the keys are gone when it answers, after some syncs and O(keys) in memory, and their space is freed in the background.
+/// SYNC and ASYNC are the same here: when the command answers, after some syncs and O(keys) in memory, the keys are
+/// gone; their space is freed in the background.
 fn check_flush_mode(context: &Context<'_>) -> Outcome {
     match context.args.get(1) {
         None => Ok(()),
@@ -380,7 +384,8 @@ fn check_flush_mode(context: &Context<'_>) -> Outcome {
     }
 }
 
-/// Has databases changed, and answers when that is done: see [`crate::changes`]. If it fails, the command does not run again.
+/// Has databases changed, and answers when that is done: see [`crate::changes`]. If the change fails, the command does
+/// not run again.
 fn change(context: &mut Context<'_>, change: Change) -> Outcome {
     if context.session.has_changed() {
         context.reply.ok();
@@ -390,7 +395,7 @@ fn change(context: &mut Context<'_>, change: Change) -> Outcome {
     Err(Failure::Wait(Box::new(Request::for_change(pending))))
 }
 
-/// In Redis' words, which tells apart what is no number.
+/// In Redis' words, which say which argument is not a number.
 fn swapdb(context: &mut Context<'_>) -> Outcome {
     let read = |at: usize, wrong| {
         let number = integer(&context.args[at]).ok().and_then(|number| i32::try_from(number).ok());

@@ -64,7 +64,7 @@ fn reset(context: &mut Context<'_>) -> Outcome {
 fn histogram(context: &mut Context<'_>) -> Outcome {
     let args = context.args;
     let asked = |command: &Command| {
-        // A container stands for its subcommands.
+        // A container's name stands for its subcommands.
         let of = |word: &[u8], name: &str| is(word, name) || name.split_once('|').is_some_and(|(container, _)| is(word, container));
         let name = command.full_name();
         args.len() == 2 || args.iter().skip(2).any(|word| of(word, &name))
@@ -106,7 +106,7 @@ fn graph(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// A column for each sample, the oldest left; below them, read downwards, how long ago it was.
+/// Draws a column for each sample, the oldest at the left; below each, read downwards, is its age.
 fn draw(event: &str, longest_ms: u64, samples: &[(u64, u64)], now_s: u64) -> String {
     let high = samples.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
     let low = samples.iter().map(|(_, ms)| *ms).min().unwrap_or(0);

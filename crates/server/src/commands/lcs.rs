@@ -1,4 +1,5 @@
-//! LCS: the longest common subsequence of two strings, by the table of all beginnings' lengths, as Redis finds it.
+//! LCS: the longest common subsequence of two strings, found as Redis does, with a table of the lengths for all pairs
+//! of prefixes.
 
 use super::arguments::{Options, integer, is};
 use super::failure::Failure;
@@ -13,7 +14,7 @@ pub static COMMANDS: &[Command] =
         .flags(READONLY)
         .keys(1, 2, 1)];
 
-/// Bytes of the table at most: what Redis' `proto-max-bulk-len` is.
+/// Maximum size of the table in bytes: the value of Redis' `proto-max-bulk-len`.
 const MAX_TABLE_BYTES: usize = 512 << 20;
 
 #[derive(Default)]
@@ -44,7 +45,7 @@ impl Asked {
     }
 }
 
-/// What `f` makes of the string in an argument's key; without one, of nothing.
+/// Applies `f` to the string at the key in an argument; to an empty one if there is none.
 fn string<R>(context: &mut Context<'_>, place: usize, f: impl Fn(&[u8]) -> R) -> Result<R, Failure> {
     let found = context.txn.examine(&context.args[place], |found| found.map_or(Ok(f(b"")), |(entry, _)| bytes_of(entry).map(&f)))?;
     found.map_err(|_| Failure::text("ERR The specified keys must contain string values"))
@@ -54,7 +55,7 @@ fn lcs(context: &mut Context<'_>) -> Outcome {
     let (width, height) = (string(context, 1, <[u8]>::len)?, string(context, 2, <[u8]>::len)?);
     let asked = Asked::parse(context)?;
     Table::cells(width, height)?;
-    // They are looked at once more, now that they are known to be small enough to be held.
+    // Now that the strings are known to be small enough to be held, they are looked up once more, which must not count.
     context.txn.looked_up = [0; 2];
     let (a, b) = (string(context, 1, <[u8]>::to_vec)?, string(context, 2, <[u8]>::to_vec)?);
     let table = Table::new(&a, &b)?;
@@ -89,7 +90,7 @@ fn lcs(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// A stretch that is the same in both: where it begins, and its bytes.
+/// A stretch that is the same in both strings: where it begins in each, and its length in bytes.
 #[derive(Debug, PartialEq, Eq)]
 struct Match {
     a: usize,
@@ -97,14 +98,14 @@ struct Match {
     length: usize,
 }
 
-/// For the first i bytes of one string and the first j of the other, the length of what they have in common.
+/// For the first i bytes of one string and the first j of the other, the length of their longest common subsequence.
 struct Table {
     lengths: Vec<u32>,
     width: usize,
 }
 
 impl Table {
-    /// How many lengths the table of two strings has.
+    /// Number of lengths in the table of two strings.
     fn cells(a: usize, b: usize) -> Result<usize, Failure> {
         let cells = (a + 1).checked_mul(b + 1).filter(|cells| *cells <= MAX_TABLE_BYTES / size_of::<u32>());
         cells.ok_or(Failure::text("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"))
@@ -126,7 +127,7 @@ impl Table {
         self.lengths[i * self.width + j] as usize
     }
 
-    /// The stretches from the end to the beginning; where several ways are as good, the one that Redis goes.
+    /// The stretches, from the end to the beginning; of several equally good ways, the one that Redis takes.
     fn matches(&self, a: &[u8], b: &[u8]) -> Vec<Match> {
         let mut all: Vec<Match> = Vec::new();
         let (mut i, mut j) = (a.len(), b.len());

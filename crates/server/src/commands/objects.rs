@@ -1,4 +1,4 @@
-//! OBJECT and MEMORY: how values are kept, and what they take.
+//! OBJECT and MEMORY: how values are stored, and how much they take.
 
 use super::arguments::{Options, integer, is};
 use super::collection::{part_of, walk};
@@ -43,7 +43,7 @@ pub static COMMANDS: &[Command] = &[
     Command::container("object", Group::Generic, "2.2.3", "Commands about values.", OBJECT),
 ];
 
-/// Bytes of an entry of the log besides key and value, and of the index for it: roughly.
+/// Approximate bytes of an entry in the log besides key and value, and in the index.
 const PER_ENTRY: usize = 48;
 
 fn memory_usage(context: &mut Context<'_>) -> Outcome {
@@ -68,7 +68,7 @@ fn memory_usage(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// What the members of a collection take, if all are as large as the first `samples` (0: all) on average.
+/// The bytes that the members of a collection take, if all are as large as the first `samples` (0: all) on average.
 fn members_bytes(txn: &mut Txn, head: Head, samples: usize) -> Result<usize, Failure> {
     let (mut bytes, mut seen) = (0, 0);
     walk(txn, head.number, part_of(head.kind), false, |name, value| {
@@ -76,7 +76,7 @@ fn members_bytes(txn: &mut Txn, head: Head, samples: usize) -> Result<usize, Fai
         seen += 1;
         if seen == samples { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
-    // The other row of a member of a sorted set has the score in its name, and no value.
+    // A member of a sorted set has another row, with the score in its name and without a value.
     let rows = if head.kind == Type::SortedSet { 2 } else { 1 };
     Ok((rows * bytes as u128 * u128::from(head.count) / seen.max(1) as u128) as usize)
 }
@@ -99,7 +99,7 @@ fn object_encoding(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// What an OBJECT command answers for a key that is there; nil for others.
+/// Runs `answer` if the key exists; otherwise answers null.
 fn if_there(context: &mut Context<'_>, answer: impl FnOnce(&mut Context<'_>) -> Outcome) -> Outcome {
     if context.txn.view(&context.args[2], |found| found.is_some())? {
         return answer(context);
@@ -119,7 +119,7 @@ fn object_idletime(context: &mut Context<'_>) -> Outcome {
     if_there(context, |_| Err(Failure::text("ERR idle times are not kept: nothing is ever evicted")))
 }
 
-/// In Redis' words, where it is so unless a policy of eviction needs frequencies.
+/// In Redis' words, where this is so unless an eviction policy needs frequencies.
 fn object_freq(context: &mut Context<'_>) -> Outcome {
     if_there(context, |_| {
         Err(Failure::text(
@@ -128,7 +128,8 @@ fn object_freq(context: &mut Context<'_>) -> Outcome {
     })
 }
 
-/// Bytes of indexes, cache and clients' transactions, and of what is resident in all.
+/// Resident bytes of the process, number of keys, bytes of indexes, and number of clients with the bytes of their
+/// transactions and buffers.
 fn amounts(context: &Context<'_>) -> [(&'static str, u64); 6] {
     let stats = context.shared.databases.db.stats();
     let clients = context.shared.clients.list();

@@ -1,8 +1,11 @@
-//! Ordered access to the keys of a database: what Redis has no command for.
+//! Ordered access to the keys of a database, for which Redis has no command.
 //!
-//! `HITHER.RANGE start end [REV] [LIMIT n] [VALUES] [MATCH pattern]` and `HITHER.PREFIX prefix [AFTER key] …` return keys in bytewise order. `start` and `end` are `-`
-//! (before all), `+` (behind all), `[key` (with it) or `(key` (without it). The cursor of such an iteration is the last key of the reply: `(key` for the
-//! next RANGE, `AFTER key` for the next PREFIX. It needs no memory in the server and stays valid for ever. O(log n + keys passed).
+//! `HITHER.RANGE start end [REV] [LIMIT n] [VALUES] [MATCH pattern]` and `HITHER.PREFIX prefix [AFTER key] …` return
+//! keys in bytewise order. `start` and `end` are `-` (before all), `+` (behind all), `[key` (inclusive) or `(key`
+//! (exclusive).
+//!
+//! The cursor of such an iteration is the last key of the reply: `(key` for the next RANGE, `AFTER key` for the next
+//! PREFIX. It takes no memory in the server and stays valid for ever. O(log n + keys passed).
 
 use super::arguments::Options;
 use super::failure::Failure;
@@ -20,10 +23,10 @@ pub static COMMANDS: &[Command] = &[
     Command::new("hither.prefix", -2, Group::Generic, "hither", "Returns the keys with a prefix, in order.", prefix).flags(READONLY),
 ];
 
-/// Keys of one reply if no LIMIT is given.
+/// Maximum number of keys in a reply if no LIMIT is given.
 const DEFAULT_LIMIT: usize = 1000;
 
-/// What follows the bounds.
+/// The options behind the bounds.
 struct Wanted {
     reverse: bool,
     limit: usize,
@@ -61,7 +64,7 @@ fn bound(argument: &[u8]) -> Result<Bound<&[u8]>, Failure> {
 fn range(context: &mut Context<'_>) -> Outcome {
     let wanted = Wanted::parse(Options::new(context.args, 3), false)?;
     let args = context.args;
-    // Like ZRANGE: with REV the first bound is the upper one.
+    // As in ZRANGE, with REV the first bound is the upper one.
     let (start, end) = if wanted.reverse { (&args[2], &args[1]) } else { (&args[1], &args[2]) };
     if start == b"+" || end == b"-" {
         context.reply.array(0);
@@ -109,7 +112,7 @@ fn collect(context: &mut Context<'_>, from: Bound<&[u8]>, to: Bound<&[u8]>, want
         reply.bulk(key);
         match value {
             Some(value) => reply.bulk(value),
-            // Not a string.
+            // The value is not a string.
             None if wanted.values => reply.null(),
             None => {}
         }

@@ -1,4 +1,4 @@
-//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, and what ACL SAVE does as they do: see [`crate::saving`].
+//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, and the part of ACL SAVE that works like them: see [`crate::saving`].
 
 use super::arguments::is;
 use super::failure::Failure;
@@ -40,7 +40,7 @@ fn save(context: &mut Context<'_>) -> Outcome {
     wait_for(context, Work::Save)
 }
 
-/// Has work be done, and answers when it has ended: runs again then.
+/// Starts background work and waits; when the work has ended, the command runs again and answers.
 pub fn wait_for(context: &mut Context<'_>, work: Work) -> Outcome {
     let number = match &context.session.wait {
         Some(wait) => wait.note,
@@ -75,11 +75,11 @@ fn bgrewriteaof(context: &mut Context<'_>) -> Outcome {
     begin_behind(context, Work::Rewrite, "Background append only file rewriting", already)
 }
 
-/// Begins work that nobody waits for, and says so; `already`: it is under way.
+/// Starts work that no client waits for, and answers that it did; `already`: the error if it is under way.
 fn begin_behind(context: &mut Context<'_>, work: Work, what: &str, already: Failure) -> Outcome {
     if context.txn.is_isolated() {
         context.once_applied(move |shared, _| {
-            // That the system has no thread left, the log says.
+            // If the system has no thread left, only the log can report it.
             if let Err(error) = shared.saving.begin(shared, work, None) {
                 events::log(Level::Error, "save-failed", &[("why", &error)]);
             }

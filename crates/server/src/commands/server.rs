@@ -1,4 +1,4 @@
-//! The server: INFO, CONFIG, COMMAND, SLOWLOG and the like.
+//! The server: INFO, CONFIG, COMMAND, SLOWLOG and similar commands.
 
 use super::arguments::{Options, integer, is, parse_float};
 use super::failure::Failure;
@@ -13,7 +13,7 @@ use hither_resp::parse_integer;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The version of Redis whose commands these are; clients choose by it what they use.
+/// The version of Redis whose commands these are; clients decide by it what they use.
 pub const REDIS_VERSION: &str = "7.0.15";
 
 entries!(command, Server);
@@ -75,7 +75,7 @@ fn time(context: &mut Context<'_>) -> Outcome {
 }
 
 fn lolwut(context: &mut Context<'_>) -> Outcome {
-    // Of a version there is one drawing only, but it has to be a number.
+    // A version has only one drawing here, but it must be a number.
     if let Some(version) = context.args.get(2).filter(|_| is(&context.args[1], "version")) {
         integer(version)?;
     }
@@ -107,7 +107,8 @@ fn replicaof(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// NOSAVE, SAVE, NOW, FORCE make no difference: everything acknowledged is durable anyway. There is nothing to ABORT: no shutdown waits for replicas.
+/// NOSAVE, SAVE, NOW and FORCE make no difference: everything acknowledged is durable anyway. There is nothing to
+/// ABORT: no shutdown waits for replicas.
 fn shutdown(context: &mut Context<'_>) -> Outcome {
     const WORDS: [&str; 5] = ["abort", "nosave", "save", "now", "force"];
     let mut said = [false; WORDS.len()];
@@ -197,7 +198,7 @@ fn command_list(context: &mut Context<'_>) -> Outcome {
         match kind.to_ascii_lowercase().as_slice() {
             b"pattern" => pattern = rest.value()?.to_ascii_lowercase(),
             b"aclcat" => category = Some([b"@", rest.value()?].concat().to_ascii_lowercase()),
-            // There are none. No category has such a name.
+            // There are no modules, and no category has this name.
             b"module" => category = Some([b" ", rest.value()?].concat()),
             _ => return Err(Failure::SYNTAX),
         }
@@ -232,7 +233,7 @@ fn command_info(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// The ten fields of COMMAND INFO.
+/// Answers the ten fields of COMMAND INFO.
 fn describe(context: &mut Context<'_>, command: &Command) {
     let reply = &mut context.reply;
     reply.array(10);
@@ -249,7 +250,7 @@ fn describe(context: &mut Context<'_>, command: &Command) {
     // Tips and key specifications: none.
     reply.set(0);
     reply.set(0);
-    // As in Redis: empty ones are a set.
+    // As in Redis, an empty list of subcommands is a set.
     match command.subcommands.len() {
         0 => reply.set(0),
         some => reply.array(some),
@@ -286,7 +287,7 @@ fn document(context: &mut Context<'_>, command: &Command) {
     }
 }
 
-/// The keys of the command in the arguments, each with what is done to it.
+/// The keys of the command in the arguments, each with what the command does to it.
 fn keys_of_command<'a>(context: &Context<'a>) -> Result<Vec<(&'a [u8], Use)>, Failure> {
     let words: Vec<&[u8]> = context.args.iter().skip(2).collect();
     let command = TABLE.named(words[0]).ok_or(Failure::text("ERR Invalid command specified"))?;
@@ -363,7 +364,7 @@ fn slowlog_reset(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// A minute at most: it holds up all clients of this thread.
+/// At most a minute, since it holds up all clients of this thread.
 fn debug_sleep(context: &mut Context<'_>) -> Outcome {
     let seconds = parse_float(&context.args[2]).filter(|seconds| (0.0..=60.0).contains(seconds)).ok_or(Failure::NOT_FLOAT)?;
     std::thread::sleep(Duration::from_secs_f64(seconds));

@@ -1,6 +1,7 @@
 //! SORT and SORT_RO: members of a sorted set, ordered by themselves or by other keys' values.
 //!
-//! O(n log n), and a lookup for each member and each pattern; all of it is one state, as every command's. STORE would make a list, and there are none.
+//! O(n log n), plus a lookup for each member and each pattern. All of it is of one state, as in every command. STORE
+//! would make a list, and there are no lists.
 
 use super::arguments::{Options, is, parse_finite};
 use super::collection::open;
@@ -27,11 +28,11 @@ pub static COMMANDS: &[Command] = &[
         .flags(READONLY | DANGEROUS | MOVABLE_KEYS),
 ];
 
-/// What SORT was asked for.
+/// The options of SORT.
 struct SortOptions<'a> {
     /// `None`: by the member itself.
     by: Option<Pattern<'a>>,
-    /// What is answered for each member; the member itself if nothing was asked for.
+    /// What is answered for each member; the member itself if empty.
     get: Vec<Pattern<'a>>,
     offset: i64,
     count: i64,
@@ -44,9 +45,9 @@ struct SortOptions<'a> {
 enum Pattern<'a> {
     /// `#`: to itself.
     Member,
-    /// Without `*`: nowhere.
+    /// A pattern without `*`: nowhere.
     Nowhere,
-    /// To the string at a key, or the field of a hash there.
+    /// To the string at a key, or to a field of the hash there.
     Key { before: &'a [u8], behind: &'a [u8], field: Option<&'a [u8]> },
 }
 
@@ -64,7 +65,8 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// What it leads to. The commit depends on the key, so that is held until then, whether or not it is there.
+    /// The value that the pattern leads to. The commit depends on the key, so the key is held until then, whether or
+    /// not it exists.
     fn follow(self, txn: &mut Txn, member: &[u8], room: &mut Room) -> Result<Option<Vec<u8>>, Failure> {
         let Pattern::Key { before, behind, field } = self else {
             return Ok(matches!(self, Pattern::Member).then(|| member.to_vec()));
@@ -128,7 +130,7 @@ impl<'a> SortOptions<'a> {
         Ok(options)
     }
 
-    /// The stretch of `len` members that LIMIT asks for.
+    /// The part of `len` members that LIMIT asks for.
     fn stretch(&self, len: usize) -> std::ops::Range<usize> {
         let bounded = |number: i64| usize::try_from(number).unwrap_or(0).min(len);
         let start = bounded(self.offset);
@@ -137,7 +139,7 @@ impl<'a> SortOptions<'a> {
     }
 }
 
-/// Who follows patterns could read any key, so must be allowed to.
+/// Patterns can read any key, so the user must be allowed to read all keys.
 fn check_rights(context: &Context<'_>, option: &str) -> Outcome {
     let allowed = context.session.user.unrestricted
         || TABLE.find(context.args).is_ok_and(|found: Numbered| context.session.user.may_read_all(found, context.args));
@@ -147,7 +149,7 @@ fn check_rights(context: &Context<'_>, option: &str) -> Outcome {
     Err(Failure::made(format!("ERR {option} option of SORT denied due to insufficient ACL permissions.")))
 }
 
-/// A number as SORT reads it: nothing is 0.
+/// Parses a number as SORT does: an empty text is 0.
 fn weight(text: &[u8]) -> Result<f64, Failure> {
     let text = text.trim_ascii_start();
     let weight = if text.is_empty() { Some(0.0) } else { parse_finite(text) };
@@ -194,11 +196,11 @@ fn ranked(txn: &mut Txn, options: &SortOptions<'_>, members: Vec<Vec<u8>>, room:
     Ok(ranked.into_iter().map(|(_, member)| member).collect())
 }
 
-/// The members that are answered, in order.
+/// The members to answer, in order.
 fn chosen(txn: &mut Txn, options: &SortOptions<'_>, key: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, Failure> {
     let Some(set) = open(txn, key, Type::SortedSet)? else { return Ok(Vec::new()) };
     let unsorted = matches!(options.by, Some(Pattern::Nowhere));
-    // What is left in its own order is not read beyond the last that is asked for.
+    // A set in its own order is not read beyond the last member asked for.
     let read = if unsorted { options.stretch(set.len()) } else { 0..set.len() };
     let (mut members, mut passed) = (Vec::with_capacity(read.len()), 0);
     if !read.is_empty() {

@@ -1,4 +1,4 @@
-//! Strings.
+//! Commands on strings.
 
 use super::arguments::{Options, expiry, integer, is};
 use super::failure::Failure;
@@ -39,11 +39,11 @@ pub static COMMANDS: &[Command] = &[
     command("setrange", 4, "2.2.0", "Overwrites a part of the string value of a key.", setrange).flags(WRITE | DENYOOM),
 ];
 
-/// The longest string: what Redis' `proto-max-bulk-len` is, less the byte of the type.
+/// The longest string: the value of Redis' `proto-max-bulk-len`, less the type byte.
 pub const MAX_STRING: usize = (512 << 20) - 1;
 const TOO_LONG: Failure = Failure::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
-/// The bytes of a string's entry.
+/// The bytes in a string's entry.
 #[inline]
 pub fn bytes_of(entry: &[u8]) -> Result<&[u8], Failure> {
     match Type::of(entry) {
@@ -52,7 +52,7 @@ pub fn bytes_of(entry: &[u8]) -> Result<&[u8], Failure> {
     }
 }
 
-/// The string at a key, which the commit depends on, with its expiry.
+/// The string at a key, with its expiry; the commit depends on it.
 pub fn load(txn: &mut Txn, key: &[u8]) -> Result<Option<Item>, Failure> {
     match txn.load(key)? {
         Some(item) => bytes_of(&item.entry).map(drop).map(|()| Some(item)),
@@ -71,7 +71,7 @@ fn get(context: &mut Context<'_>) -> Outcome {
     })?
 }
 
-/// What SET was asked for besides key and value.
+/// The options of SET.
 #[derive(Default)]
 struct SetOptions {
     if_absent: bool,
@@ -116,7 +116,8 @@ impl SetOptions {
     }
 }
 
-/// EX, PX, EXAT, PXAT: milliseconds of a unit, and from when they count (1970 if `None`). The same may be said twice: the last one counts.
+/// Recognises EX, PX, EXAT, PXAT: the unit in milliseconds, and the time from which it counts (1970 if `None`). An
+/// option may be given twice: the last one counts.
 fn expiry_option(word: &[u8], now: &Now<'_>) -> Option<(i64, Option<u64>)> {
     match word.to_ascii_lowercase().as_slice() {
         b"ex" => Some((1000, Some(now.ms()))),
@@ -162,7 +163,7 @@ fn set(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Writes a string that may have expired already: then the key goes.
+/// Writes a string, or deletes the key if the expiry has passed already.
 fn put_until(txn: &mut Txn, key: &[u8], value: &[u8], expires_at_ms: u64, now: &Now<'_>) -> Outcome {
     if expires_at_ms != 0 && expires_at_ms <= now.ms() {
         txn.delete(key)?;
@@ -173,14 +174,14 @@ fn put_until(txn: &mut Txn, key: &[u8], value: &[u8], expires_at_ms: u64, now: &
 }
 
 thread_local! {
-    /// Where entries are put together, type before bytes.
+    /// Buffer in which entries are put together, the type before the bytes.
     static ENTRY: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Larger buffers are not kept.
+/// Larger buffers are freed.
 const SPARE_BYTES: usize = 1 << 16;
 
-/// Writes a string whatever is there, without an allocation for most.
+/// Writes a string whatever is there, mostly without an allocation.
 fn write_string(txn: &mut Txn, key: &[u8], value: &[u8], expires_at_ms: u64) -> Outcome {
     ENTRY.with_borrow_mut(|entry| {
         entry.clear();
@@ -276,7 +277,7 @@ fn getex(context: &mut Context<'_>) -> Outcome {
     reply.bulk(bytes_of(&item.entry)?);
     match change {
         Some(at) if at != 0 && at as u64 <= now.ms() => drop(txn.delete(&args[1])?),
-        // Also to what it was: that is a change to who watches the key.
+        // Even if the expiry is the same as before, which is a change for clients that watch the key.
         Some(at) if at != 0 || item.expires_at_ms != 0 => txn.put(&args[1], item.entry, at as u64),
         _ => {}
     }
@@ -286,7 +287,7 @@ fn getex(context: &mut Context<'_>) -> Outcome {
 fn mget(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
     reply.array(args.len() - 1);
-    // Of several keys one state is told: the commit checks that they were so at one moment.
+    // Of several keys one state is answered: the commit checks that they were so at one moment.
     let alone = args.len() == 2;
     for key in args.iter().skip(1) {
         if reply.is_full() {
@@ -409,7 +410,7 @@ fn getrange(context: &mut Context<'_>) -> Outcome {
     })?
 }
 
-/// The part of `length` from `start` to `end`, both included; negative ones count from the end.
+/// The range of `length` bytes from `start` to `end`, both included; negative places count from the end.
 fn slice(start: i64, end: i64, length: usize) -> std::ops::Range<usize> {
     let length = length as i64;
     if length == 0 || (start < 0 && end < 0 && start > end) {

@@ -1,4 +1,4 @@
-//! The table of all commands: what COMMAND tells of them, and what runs.
+//! The table of all commands: what COMMAND reports of them, and the functions that run them.
 
 use super::failure::{Failure, shown};
 use super::{Context, Outcome};
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::LazyLock;
 
-/// Properties of commands.
+/// Flags of commands.
 pub mod flag {
     /// Changes data.
     pub const WRITE: u32 = 1;
@@ -19,7 +19,7 @@ pub mod flag {
     pub const READONLY: u32 = 1 << 1;
     /// May need space.
     pub const DENYOOM: u32 = 1 << 2;
-    /// For operators.
+    /// For administrators.
     pub const ADMIN: u32 = 1 << 3;
     /// Takes constant or logarithmic time.
     pub const FAST: u32 = 1 << 4;
@@ -27,22 +27,22 @@ pub mod flag {
     pub const NO_AUTH: u32 = 1 << 5;
     /// May not be used between MULTI and EXEC.
     pub const NO_MULTI: u32 = 1 << 6;
-    /// Runs at once between MULTI and EXEC.
+    /// Runs at once between MULTI and EXEC instead of being queued.
     pub const IMMEDIATE: u32 = 1 << 7;
     /// EXEC itself.
     pub const EXEC: u32 = 1 << 8;
-    /// Arguments are secret.
+    /// Its arguments are secret.
     pub const SECRET: u32 = 1 << 9;
-    /// May harm others: long, or removing much.
+    /// May harm others: takes long, or removes much.
     pub const DANGEROUS: u32 = 1 << 10;
-    /// Keys are not all where the table says; the command finds them.
+    /// The table does not give the places of all keys; the command finds them.
     pub const MOVABLE_KEYS: u32 = 1 << 11;
     /// May wait.
     pub const BLOCKING: u32 = 1 << 12;
     /// For tests: nobody may use it unless a setting allows it.
     pub const DEBUG: u32 = 1 << 13;
 
-    /// Names that COMMAND shows.
+    /// The names of the flags that COMMAND shows.
     pub const SHOWN: &[(u32, &str)] = &[
         (WRITE, "write"),
         (READONLY, "readonly"),
@@ -73,7 +73,7 @@ pub enum Group {
     Connection,
     /// The server.
     Server,
-    /// MULTI and its like.
+    /// MULTI and related commands.
     Transactions,
 }
 
@@ -92,7 +92,7 @@ impl Group {
         }
     }
 
-    /// The ACL category; none for the server's commands.
+    /// The ACL category; the server's commands have none.
     pub const fn category(self) -> Option<&'static str> {
         match self {
             Group::String => Some("@string"),
@@ -109,23 +109,23 @@ impl Group {
 
 /// A command or subcommand.
 pub struct Command {
-    /// Lower case; a subcommand's without its container's.
+    /// The name in lower case; of a subcommand, without its container's.
     pub name: &'static str,
-    /// Arguments with the name (a subcommand: both names); negative: at least so many.
+    /// Number of arguments including the name (for a subcommand, both names); negative: at least that many.
     pub arity: i32,
     /// See [`flag`].
     pub flags: u32,
-    /// Family.
+    /// The family.
     pub group: Group,
     /// First key, last key (negative: from the end), step; zeros: none.
     pub keys: (i32, i32, i32),
-    /// One sentence.
+    /// What it does, in one sentence.
     pub summary: &'static str,
-    /// The version of Redis that has it, or "hither".
+    /// The version of Redis that introduced it, or "hither".
     pub since: &'static str,
-    /// What runs.
+    /// The function that runs it.
     pub run: fn(&mut Context<'_>) -> Outcome,
-    /// Subcommands: one of them must be named.
+    /// Subcommands; one of them must be named unless `arity` allows the command alone.
     pub subcommands: &'static [Command],
     container: &'static str,
 }
@@ -143,19 +143,19 @@ impl Command {
         Command { name, arity, flags: 0, group, keys: (0, 0, 0), summary, since, run, subcommands: &[], container: "" }
     }
 
-    /// With these flags.
+    /// Sets its flags.
     pub const fn flags(mut self, flags: u32) -> Command {
         self.flags = flags;
         self
     }
 
-    /// With keys at these places.
+    /// Sets the places of its keys.
     pub const fn keys(mut self, first: i32, last: i32, step: i32) -> Command {
         self.keys = (first, last, step);
         self
     }
 
-    /// As a subcommand of this.
+    /// Makes it a subcommand of `container`.
     pub const fn of(mut self, container: &'static str) -> Command {
         self.container = container;
         self
@@ -174,13 +174,13 @@ impl Command {
         command
     }
 
-    /// With subcommands; it is used without one, too.
+    /// Sets its subcommands; the command can also be used without one.
     pub const fn subcommands(mut self, subcommands: &'static [Command]) -> Command {
         self.subcommands = subcommands;
         self
     }
 
-    /// Its subcommand of this name.
+    /// The subcommand of this name.
     pub fn named_sub(&self, name: &[u8]) -> Option<&'static Command> {
         self.subcommands.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
     }
@@ -191,7 +191,7 @@ impl Command {
         self.flags & flags == flags
     }
 
-    /// Whether so many arguments are right.
+    /// Whether it takes `count` arguments, its name included.
     #[inline]
     pub fn takes(&self, count: usize) -> bool {
         let count = i32::try_from(count).unwrap_or(i32::MAX);
@@ -203,7 +203,7 @@ impl Command {
         if self.container.is_empty() { self.name.to_owned() } else { format!("{}|{}", self.container, self.name) }
     }
 
-    /// ACL categories.
+    /// Its ACL categories.
     pub fn categories(&self) -> Vec<&'static str> {
         let mut all = Vec::new();
         for (flags, name) in [(flag::WRITE, "@write"), (flag::READONLY, "@read"), (flag::ADMIN, "@admin")] {
@@ -211,11 +211,12 @@ impl Command {
                 all.push(name);
             }
         }
-        // These two are for operators, but nobody minds if others see them at work.
+        // These two are for administrators, but no harm is done if other users see them.
         if matches!(self.name, "lastsave" | "role") {
             all.push("@admin");
         }
-        // Redis counts CLIENT and OBJECT themselves nowhere, COMMAND and WAIT among those of the connection, and SORT among those of what it sorts.
+        // Redis gives CLIENT and OBJECT themselves no category, COMMAND and WAIT that of the connection, and SORT those
+        // of the types that it sorts.
         match (self.container, self.name) {
             ("command", _) | ("", "command" | "wait" | "waitaof") => all.push("@connection"),
             ("", "client" | "object") => {}
@@ -243,7 +244,8 @@ impl Command {
     }
 }
 
-/// Defines the function that makes the entries of a family: `entries!(command, Generic.keys(1, 1, 1))`. Its arguments: name, arity, since, summary, what runs.
+/// Defines the function that makes the entries of a family: `entries!(command, Generic.keys(1, 1, 1))`. The function
+/// takes name, arity, since, summary, and what runs.
 macro_rules! entries {
     ($make:ident, $group:ident $($more:tt)*) => {
         const fn $make(
@@ -280,7 +282,8 @@ pub struct Table {
     by_name: HashMap<&'static [u8], Numbered, BuildHasherDefault<NameHasher>>,
 }
 
-/// Hashes the names of commands. They are looked up for every request, and nobody can add any: it need not withstand an attacker.
+/// Hashes the names of commands. They are looked up for every request, and no client can add any, so the hash need not
+/// withstand attackers.
 #[derive(Default)]
 struct NameHasher(u64);
 
@@ -309,7 +312,7 @@ impl Hasher for NameHasher {
     }
 }
 
-/// The longest name.
+/// Length of the longest name.
 const MAX_NAME: usize = 32;
 
 /// The one table.
@@ -346,12 +349,12 @@ pub static TABLE: LazyLock<Table> = LazyLock::new(|| {
 });
 
 impl Table {
-    /// Number of commands, subcommands included.
+    /// Number of commands, including subcommands.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no commands.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -381,7 +384,7 @@ impl Table {
         }
     }
 
-    /// The command of this name; no subcommand.
+    /// The command of this name, which is not a subcommand.
     #[inline]
     pub fn top_named(&self, name: &[u8]) -> Option<Numbered> {
         let mut lower = [0; MAX_NAME];
@@ -391,7 +394,7 @@ impl Table {
         self.by_name.get(&*lower).copied()
     }
 
-    /// The command, or subcommand, that arguments name.
+    /// The command or subcommand that the arguments name.
     #[inline]
     pub fn find(&self, args: Args<'_>) -> Result<Numbered, Failure> {
         let Some(found) = args.get(0).and_then(|name| self.top_named(name)) else { return Err(unknown(args)) };
@@ -460,7 +463,7 @@ mod tests {
         }
     }
 
-    /// As COMMAND INFO of Redis 7.0 has them.
+    /// As COMMAND INFO of Redis 7.0 shows them.
     #[test]
     fn categories_are_those_of_redis() {
         for (name, expected) in [

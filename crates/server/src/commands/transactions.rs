@@ -1,8 +1,9 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! All commands of a transaction run in one [`crate::data::Txn`]: each sees what those before it wrote, nobody else sees anything before EXEC has
-//! committed, and the commit is one batch, all or nothing after a crash. It depends on everything that was read being as it was, so the commands see
-//! one state, and on the watched keys. An error of one command is its reply; it leaves nothing, and the others count.
+//! All commands of a transaction run in one [`crate::data::Txn`]. Each sees what those before it wrote, other clients
+//! see nothing before EXEC has committed, and the commit is one batch, all or nothing after a crash. The commit depends
+//! on the watched keys and on everything that was read being unchanged, so the commands see one state. An error of one
+//! command is its reply; the command leaves nothing behind, and the others count.
 
 use super::failure::Failure;
 use super::table::flag::{EXEC, FAST, IMMEDIATE, WRITE};
@@ -79,12 +80,12 @@ fn unwatch(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// EXEC is run by [`exec`]; this is its place in the table.
+/// [`exec`] runs EXEC; this only holds its place in the table.
 fn exec_outside(_: &mut Context<'_>) -> Outcome {
     Err(Failure::text("ERR EXEC without MULTI"))
 }
 
-/// What came of a command of a transaction. It counts once the transaction is applied.
+/// The outcome of a command of a transaction. It counts once the transaction is applied.
 struct Done {
     /// The database that it ran in.
     index: u16,
@@ -94,13 +95,13 @@ struct Done {
 
 enum End {
     Good,
-    /// With this error.
+    /// It failed with this error.
     Failed(Cow<'static, str>),
-    /// It did not run.
+    /// It did not run, because of this error.
     Refused(Cow<'static, str>),
 }
 
-/// Runs the commands that wait in `session`.
+/// Runs the commands queued in `session`.
 pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rests_on: &mut u64) -> Ran {
     let Some(multi) = session.multi.take() else { return Err(Box::new(Failure::text("ERR EXEC without MULTI"))) };
     let watches = std::mem::take(&mut session.watches);
@@ -123,7 +124,7 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
             Writer::new(out, session.protocol).null_array();
             Ok(())
         }
-        // For a database that is being made or replaced: EXEC runs again.
+        // A database is being made or replaced: EXEC runs again afterwards.
         Failure::Wait(request) => {
             (session.multi, session.watches) = (Some(multi), watches);
             session.publish();
@@ -133,7 +134,7 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
     }
 }
 
-/// Runs all commands once. Their replies are one reply, which is bounded as a whole.
+/// Runs all commands once. Their replies make up one reply, which is bounded as a whole.
 fn run_all(shared: &Arc<Shared>, session: &mut Session, txn: &mut Txn, queue: &[Queued], out: &mut Vec<u8>, done: &mut Vec<Done>) -> Ran {
     let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
     reply.array(queue.len());
@@ -162,7 +163,7 @@ fn run_one(shared: &Arc<Shared>, session: &mut Session, txn: &mut Txn, queued: &
     let end = if allowed.is_ok() { End::Failed } else { End::Refused };
     let outcome = allowed.and_then(|()| run_command(shared, session, txn, queued.found.command, queued.args(), out));
     let Err(failure) = outcome else { return Ok(End::Good) };
-    // The store refuses, everything has to run again, or nobody would ever be told what came of it.
+    // The store refuses, everything has to run again, or the client could never learn the outcome.
     if !failure.is_of_one_command() {
         return Err(failure);
     }
@@ -175,7 +176,7 @@ fn run_one(shared: &Arc<Shared>, session: &mut Session, txn: &mut Txn, queued: &
     if reply.is_full() { Err(Box::new(Failure::ReplyTooLarge)) } else { Ok(end(message)) }
 }
 
-/// A command of a transaction that is applied counts as others do.
+/// Counts a command of an applied transaction like any other.
 fn note(session: &Session, shared: &Shared, queued: &Queued, done: &Done) {
     let (found, stats) = (queued.found, session.stats());
     let counted = match &done.end {

@@ -1,4 +1,5 @@
-//! Several sorted sets at once: union, intersection, difference, as an answer or stored; members of the first that has some.
+//! Several sorted sets at once: union, intersection and difference, answered or stored; members of the first set that
+//! has some.
 
 use super::ranges::store;
 use super::{Scored, command, decode, each, is_with_scores, reply_members, score, take};
@@ -47,7 +48,7 @@ enum Aggregate {
 impl Aggregate {
     fn apply(self, a: f64, b: f64) -> f64 {
         match self {
-            // Infinities of both signs make 0, as in Redis; so does what is no number.
+            // Infinities of opposite signs make 0, as in Redis; so does NaN.
             Aggregate::Sum if (a + b).is_nan() => 0.0,
             Aggregate::Sum => a + b,
             Aggregate::Least => a.min(b),
@@ -56,7 +57,7 @@ impl Aggregate {
     }
 }
 
-/// The sets whose number stands at `at`, before their keys.
+/// Opens the sets whose number stands at `at`, before their keys.
 fn open_all(context: &mut Context<'_>, at: usize, name: &str) -> Result<Vec<Option<Collection>>, Failure> {
     let args = context.args;
     let count = usize::try_from(integer(&args[at])?).ok().filter(|count| *count > 0);
@@ -64,11 +65,11 @@ fn open_all(context: &mut Context<'_>, at: usize, name: &str) -> Result<Vec<Opti
     if count > args.len() - at - 1 {
         return Err(Failure::SYNTAX);
     }
-    // Types before options, as in Redis.
+    // Types are checked before options, as in Redis.
     args.iter().skip(at + 1).take(count).map(|key| open(context.txn, key, Type::SortedSet)).collect()
 }
 
-/// Reads the sets and combines them: members by score, then by name. Also whether scores are wanted.
+/// Reads the sets and combines them; returns the members by score, then by name, and whether scores are wanted.
 fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &str) -> Result<(Vec<Scored>, bool), Failure> {
     let args = context.args;
     let opened = open_all(context, at, name)?;
@@ -76,7 +77,7 @@ fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &st
     let (mut weights, mut aggregate, mut with_scores) = (vec![1.0; count], Aggregate::Sum, false);
     let mut rest = Options::new(args, at + 1 + count);
     while let Some(word) = rest.next() {
-        // With too few of them they are no weights at all.
+        // With too few arguments behind it, the word is not an option.
         if is(word, "weights") && operation != Operation::Difference && rest.left() >= count {
             for weight in &mut weights {
                 *weight = float(rest.value()?).map_err(|_| Failure::text("ERR weight value is not a float"))?;
@@ -94,7 +95,7 @@ fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &st
             return Err(Failure::SYNTAX);
         }
     }
-    // What is stored is no reply.
+    // A stored set is not a reply.
     let room = if at == 1 { Room::of(&context.reply) } else { Room::of_members(context.shared) };
     let sets: Vec<Weighed> = opened.into_iter().zip(weights).map(|(set, weight)| Weighed { set, weight }).collect();
     let mut merged = match operation {
@@ -107,7 +108,7 @@ fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &st
     Ok((merged, with_scores))
 }
 
-/// One of the sets, if it is there, and what its scores count.
+/// One of the sets, if it exists, and the weight of its scores.
 struct Weighed {
     set: Option<Collection>,
     weight: f64,
@@ -131,7 +132,8 @@ impl Weighed {
     }
 }
 
-/// All members. Holds each once, however many sets have it. As in Redis scores are added from the smallest set to the largest, which rounding shows.
+/// All members. Holds each once, however many sets have it. As in Redis, scores are added from the smallest set to the
+/// largest, which shows in rounding.
 fn union(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate, mut room: Room) -> Result<Vec<Scored>, Failure> {
     sets.sort_by_key(Weighed::len);
     let mut all: HashMap<Vec<u8>, f64> = HashMap::new();
@@ -151,7 +153,8 @@ fn union(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate, mut room: 
     Ok(all.into_iter().collect())
 }
 
-/// The members of all sets, which are those of the smallest that are in the others, too; scores are added in the same order as those of a union.
+/// The members that all sets have: those of the smallest that are in the others, too. Scores are added in the same
+/// order as for a union.
 fn intersection(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate, mut room: Room) -> Result<Vec<Scored>, Failure> {
     sets.sort_by_key(Weighed::len);
     let others = sets[1..].iter().map(|other| Some((other.set.as_ref()?, other.weight))).collect::<Option<Vec<_>>>();
@@ -160,7 +163,8 @@ fn intersection(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate, mut
     in_portions(txn, smallest, |txn, member, known| {
         let mut sum = sets[0].weigh(known);
         for (other, weight) in &others {
-            // As in Redis: 0 times infinity is 0 in the first set alone, and else no number, which the aggregate sees to.
+            // As in Redis: 0 times infinity is 0 in the first set only; in the others it is NaN, which the aggregate
+            // handles.
             let Some(score) = score(txn, other, &member)? else { return Ok(ControlFlow::Continue(())) };
             sum = aggregate.apply(sum, score * weight);
         }
@@ -172,7 +176,8 @@ fn intersection(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate, mut
     Ok(common)
 }
 
-/// The members of the first set that are in no other. Those of the others are held if they are fewer, all together, and there is room; else each of the first is looked up in them.
+/// The members of the first set that are in no other. The members of the others are held if they are fewer, all
+/// together, and there is room; otherwise each member of the first set is looked up in them.
 fn difference(txn: &mut Txn, sets: &[Weighed], mut room: Room, for_others: Room) -> Result<Vec<Scored>, Failure> {
     let number = |set: &Weighed| set.set.as_ref().map(Collection::number);
     let Some(first) = &sets[0].set else { return Ok(Vec::new()) };
@@ -217,7 +222,8 @@ fn names(txn: &mut Txn, sets: &[&Collection], mut room: Room) -> Result<Option<H
     Ok(Some(names))
 }
 
-/// Calls `f(transaction, member, score)` for the members by name until it breaks. They are read some at a time, for `f` cannot look up others during a walk.
+/// Calls `f(transaction, member, score)` for the members by name until it breaks. Members are read some at a time,
+/// because `f` cannot look up others during a walk.
 fn in_portions(txn: &mut Txn, set: &Collection, mut f: impl FnMut(&mut Txn, Vec<u8>, f64) -> Result<ControlFlow<()>, Failure>) -> Outcome {
     let mut last = None::<Vec<u8>>;
     loop {
@@ -298,13 +304,13 @@ fn zintercard(context: &mut Context<'_>) -> Outcome {
 /// Members that are read before they are looked up in other sets.
 const AT_ONCE: usize = 256;
 
-/// Bytes of their names, or a little more: each may have 64 KiB.
+/// Maximum bytes of their names, or a little more: each may have 64 KiB.
 const BYTES_AT_ONCE: usize = 256 << 10;
 
-/// How many members are in all sets, up to `limit`. Holds some members of the smallest.
+/// Counts the members that are in all sets, up to `limit`. Holds some members of the smallest set.
 fn count_common(txn: &mut Txn, mut sets: Vec<Collection>, limit: usize) -> Result<usize, Failure> {
     sets.sort_by_key(|set| (set.len(), set.number()));
-    // One that was named twice.
+    // A set that was named twice.
     sets.dedup_by_key(|set| set.number());
     if let [only] = sets.as_slice() {
         return Ok(only.len().min(limit));
@@ -322,7 +328,7 @@ fn count_common(txn: &mut Txn, mut sets: Vec<Collection>, limit: usize) -> Resul
     Ok(common)
 }
 
-/// What ZMPOP and BZMPOP were asked for.
+/// The arguments of ZMPOP and BZMPOP.
 pub struct PopOptions<'a> {
     args: Args<'a>,
     first: usize,
@@ -332,7 +338,7 @@ pub struct PopOptions<'a> {
 }
 
 impl<'a> PopOptions<'a> {
-    /// Reads `numkeys key … MIN | MAX [COUNT n]` from the argument `at` on.
+    /// Parses `numkeys key … MIN | MAX [COUNT n]` from argument `at` on.
     pub fn parse(args: Args<'a>, at: usize) -> Result<PopOptions<'a>, Failure> {
         let above_zero = |text: &[u8]| hither_resp::parse_integer(text).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
         let keys = above_zero(&args[at]).ok_or(Failure::text("ERR numkeys should be greater than 0"))?;

@@ -1,7 +1,7 @@
-//! Sorted sets: two rows for each member, by name and by score, see [`crate::data`]. This file: members one by one; [`ranges`]: stretches of
-//! them; [`combine`]: several sets at once.
+//! Sorted sets: two rows for each member, by name and by score, see [`crate::data`]. This file handles members one by
+//! one, [`ranges`] ranges of them, [`combine`] several sets at once.
 //!
-//! Ranks are counted from the end that the command says, ZRANK from the lowest score on, ZREVRANK from the highest: O(rank).
+//! Ranks count from the end that the command names: ZRANK from the lowest score, ZREVRANK from the highest. O(rank).
 
 pub mod combine;
 pub mod ranges;
@@ -39,7 +39,7 @@ pub static COMMANDS: &[Command] = &[
 /// A member with its score.
 pub type Scored = (Vec<u8>, f64);
 
-/// The score in a row by name.
+/// The score in a member's row by name.
 fn decode(value: &[u8]) -> f64 {
     value.try_into().map_or(0.0, score_of)
 }
@@ -49,7 +49,7 @@ pub fn score(txn: &mut Txn, set: &Collection, member: &[u8]) -> Result<Option<f6
     Ok(txn.row(&row(set.number(), part::MEMBER, member), decode)?)
 }
 
-/// Sets a member's score, given the one that it has.
+/// Sets a member's score; `old` must be the score that it has.
 pub fn put(txn: &mut Txn, set: &mut Collection, member: &[u8], old: Option<f64>, new: f64) {
     match old {
         Some(old) if old == new => return,
@@ -80,7 +80,8 @@ pub fn split(row: &[u8]) -> Option<(f64, &[u8])> {
     split_score_row(row)
 }
 
-/// Writes members, with their scores if asked for: pairs in version 3 of the protocol, else one after the other.
+/// Writes members, with their scores if asked for: as pairs in version 3 of the protocol, otherwise one after the
+/// other.
 pub fn reply_members(reply: &mut Writer<'_>, members: &[Scored], with_scores: bool) {
     let pairs = with_scores && reply.protocol() == Protocol::Resp3;
     reply.array(if with_scores && !pairs { members.len() * 2 } else { members.len() });
@@ -98,7 +99,7 @@ pub fn reply_members(reply: &mut Writer<'_>, members: &[Scored], with_scores: bo
     }
 }
 
-/// What ZADD was asked for.
+/// The options of ZADD.
 #[derive(Default)]
 struct AddOptions {
     if_absent: bool,
@@ -110,7 +111,7 @@ struct AddOptions {
 }
 
 impl AddOptions {
-    /// Reads them; also the place of the first score.
+    /// Parses the options; also returns the place of the first score.
     fn parse(context: &Context<'_>) -> Result<(AddOptions, usize), Failure> {
         let mut options = AddOptions::default();
         let mut at = 2;
@@ -159,7 +160,7 @@ fn zadd(context: &mut Context<'_>) -> Outcome {
     let scores = pairs.map(|(score, member)| Ok((float(score)?, member))).collect::<Result<Vec<_>, Failure>>()?;
     let mut set = match open(txn, &args[1], Type::SortedSet)? {
         Some(set) => set,
-        // No member is there that could change.
+        // There is no member that could change.
         None if options.if_present => return answer(reply, &options, 0, None),
         None => collection::new(&shared.databases, Type::SortedSet)?,
     };
@@ -167,7 +168,7 @@ fn zadd(context: &mut Context<'_>) -> Outcome {
     for (given, member) in scores {
         let old = score(txn, &set, member)?;
         let new = if options.increment { sum(old, given) } else { given };
-        // NX leaves what is there alone, whatever the sum would be.
+        // NX leaves an existing member alone, whatever the sum would be.
         if new.is_nan() && !(options.if_absent && old.is_some()) {
             return Err(NAN);
         }
@@ -185,7 +186,7 @@ fn zadd(context: &mut Context<'_>) -> Outcome {
     answer(reply, &options, if options.count_changed { changed } else { added }, result)
 }
 
-/// What ZADD says: the number of members, or the score of the one that it has incremented.
+/// The reply of ZADD: the number of members, or the score of the member that it has incremented.
 fn answer(reply: &mut Writer<'_>, options: &AddOptions, count: i64, score: Option<f64>) -> Outcome {
     match (options.increment, score) {
         (true, Some(score)) => reply.double(score),
@@ -195,7 +196,7 @@ fn answer(reply: &mut Writer<'_>, options: &AddOptions, count: i64, score: Optio
     Ok(())
 }
 
-/// The score after an increment, as it is stored: of a new member that of 0, so that -0 is 0.
+/// The score after an increment, as it is stored. A new member starts from 0, so that -0 becomes 0.
 fn sum(old: Option<f64>, increment: f64) -> f64 {
     old.unwrap_or(0.0) + increment
 }
@@ -311,7 +312,8 @@ fn zpopmax(context: &mut Context<'_>) -> Outcome {
     pop(context, true)
 }
 
-/// Removes up to `count` members from the lower end of a sorted set, or the upper. Fails when there is no room for them in the reply, or for what removing them takes.
+/// Removes up to `count` members from the lower end of a sorted set, or the upper. Fails if the reply has no room for
+/// them, or if removing them would hold too much.
 pub fn take(context: &mut Context<'_>, key: &[u8], set: &mut Collection, reverse: bool, count: usize) -> Result<Vec<Scored>, Failure> {
     let Context { txn, reply, shared, .. } = context;
     let (mut room, mut held) = (Room::of(reply), Room::of_members(shared));
@@ -350,7 +352,7 @@ fn pop(context: &mut Context<'_>, reverse: bool) -> Outcome {
     };
     let reply = &mut context.reply;
     match (count, popped.first()) {
-        // Without a count one pair, and not a list of pairs.
+        // Without a count, one pair and not a list of pairs.
         (None, Some((member, score))) => {
             reply.array(2);
             reply.bulk(member);
@@ -382,13 +384,13 @@ impl Limit {
     /// Everything.
     pub const NONE: Limit = Limit { offset: 0, count: usize::MAX, bounds: false };
 
-    /// Reads the two numbers.
+    /// Parses the two numbers.
     pub fn parse(rest: &mut Options<'_>) -> Result<Limit, Failure> {
-        // Both must be there before either is looked at.
+        // Both must be present before either is parsed.
         let (offset, count) = (rest.value()?, rest.value()?);
         let (offset, count) = (integer(offset)?, integer(count)?);
         let bounds = count != -1;
-        // A negative offset gives nothing.
+        // A negative offset yields nothing.
         let count = if offset < 0 { 0 } else { usize::try_from(count).unwrap_or(usize::MAX) };
         Ok(Limit { offset: usize::try_from(offset).unwrap_or(0), count, bounds })
     }

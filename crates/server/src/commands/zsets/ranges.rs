@@ -1,7 +1,8 @@
-//! Stretches of sorted sets: by place, by score, by name.
+//! Ranges of sorted sets: by place, by score, by name.
 //!
-//! By score: O(log n + members passed). By place: O(offset from the nearer end + members returned). By name, which Redis defines for members of equal
-//! score: O(log n + members passed) if all have one, else in the order of scores, O(n).
+//! By score: O(log n + members passed). By place: O(offset from the nearer end + members returned). By name, which
+//! Redis defines for members of equal score: O(log n + members passed) if all have one score, otherwise in the order of
+//! scores, O(n).
 
 use super::{Limit, Scored, command, each, is_with_scores, put, remove, reply_members, split};
 use crate::commands::arguments::{Options, integer, parse_float};
@@ -31,16 +32,16 @@ pub static COMMANDS: &[Command] = &[
     command("zremrangebylex", 4, "2.8.9", "Removes the members with names in a range.", zremrangebylex).flags(WRITE),
 ];
 
-/// Which members.
+/// Which members a command asks for.
 #[derive(Clone, Debug)]
 enum Range {
-    /// From place to place, both included; negative ones count from the end.
+    /// From place to place, both included; negative places count from the end.
     Places(i64, i64),
     /// Between two bounds.
     Stretch(Stretch),
 }
 
-/// Members that can be told one by one.
+/// A range in which each member by itself shows whether it belongs.
 #[derive(Clone, Debug)]
 enum Stretch {
     /// Between two scores.
@@ -56,7 +57,7 @@ enum NameBound {
     At(Bound<Vec<u8>>),
 }
 
-/// What is wanted of a set.
+/// A range of a set, with its order and limit.
 #[derive(Clone, Debug)]
 struct Query {
     range: Range,
@@ -64,7 +65,7 @@ struct Query {
     limit: Limit,
 }
 
-/// The number of a bound, as C reads it for Redis: nothing is 0, and blanks may stand before it.
+/// Parses the number of a bound, as C does for Redis: an empty text is 0, and blanks may stand before the number.
 fn score(text: &[u8]) -> Result<f64, Failure> {
     if text.is_empty() {
         return Ok(0.0);
@@ -105,7 +106,7 @@ impl Stretch {
         Ok(Stretch::Names(name_bound(from)?, name_bound(to)?))
     }
 
-    /// Whether every member is in it, whatever there is.
+    /// Whether every possible member is in it.
     fn is_all(&self) -> bool {
         match self {
             Stretch::Scores(from, to) => *from == Bound::Included(f64::NEG_INFINITY) && *to == Bound::Included(f64::INFINITY),
@@ -133,8 +134,9 @@ impl Query {
         Query { range, reverse: false, limit: Limit::NONE }
     }
 
-    /// Reads from the argument `at` on: two bounds, then what ZRANGE takes. `form` fixes what the range is and whether it is reversed;
-    /// then there is only LIMIT. By place, one without a count is passed over, as in Redis.
+    /// Parses two bounds from argument `at` on, then the options of ZRANGE. `form` fixes the kind of the range and
+    /// whether it is reversed; then LIMIT is the only option. By place, a LIMIT without a count is ignored, as in
+    /// Redis.
     fn parse(context: &Context<'_>, at: usize, form: Option<Form>) -> Result<(Query, bool), Failure> {
         let args = context.args;
         let (mut by_score, mut by_name, mut reverse, mut limit, mut with_scores) = (false, false, false, None, false);
@@ -145,7 +147,7 @@ impl Query {
                 b"bylex" if form.is_none() && !by_score && !by_name => by_name = true,
                 b"rev" if form.is_none() && !reverse => reverse = true,
                 b"limit" => limit = Some(Limit::parse(&mut rest)?),
-                // What is stored has its scores.
+                // A stored set always has its scores.
                 _ if is_with_scores(word) && at == 2 => with_scores = true,
                 _ => return Err(Failure::SYNTAX),
             }
@@ -174,7 +176,7 @@ impl Query {
         Ok((Query { range, reverse, limit: limit.unwrap_or(Limit::NONE) }, with_scores))
     }
 
-    /// The members, in order. Fails when there is no `room` for them in the reply.
+    /// Returns the members, in order. Fails if there is no `room` for them.
     fn run(&self, txn: &mut Txn, set: &Collection, room: Room) -> Result<Vec<Scored>, Failure> {
         let mut taken = Taken { skip: self.limit.offset, left: self.limit.count, room, found: Vec::new() };
         if taken.left == 0 {
@@ -232,13 +234,14 @@ impl Taken {
     }
 }
 
-/// Places of a set of `len` members that are counted from its beginning. There are none if the second is less than the first, or the first is `len` or more.
+/// Places of a set of `len` members, counted from its beginning. There are no members if the second place is less than
+/// the first, or the first is `len` or more.
 fn from_beginning(len: i64, from: i64, to: i64) -> (i64, i64) {
     let first = if from < 0 { len.saturating_add(from).max(0) } else { from };
     (first, if to < 0 { len.saturating_add(to) } else { to.min(len - 1) })
 }
 
-/// The members between two places, in the order asked for; walks from the nearer end.
+/// Takes the members between two places, in the order asked for; walks from the nearer end.
 fn places(txn: &mut Txn, set: &Collection, (from, to): (i64, i64), reverse: bool, taken: &mut Taken) -> Outcome {
     let len = set.len() as i64;
     let (from, to) = from_beginning(len, from, to);
@@ -263,7 +266,7 @@ fn scores(
     reverse: bool,
     f: impl FnMut(&[u8], f64) -> ControlFlow<()>,
 ) -> Outcome {
-    // All rows of one score begin with it, so behind a score is the end of that prefix.
+    // All rows of one score have it as their prefix, so the end of that prefix is behind the score.
     let at = |score: f64| row(set.number(), part::SCORE, &score_bytes(score));
     let behind = |score: f64| after_prefix(&at(score));
     let from = match from {
@@ -280,7 +283,7 @@ fn scores(
     rows(txn, (Bound::Included(&from), Bound::Excluded(&to)), reverse, f)
 }
 
-/// The score that all members have, if they have one.
+/// The score that all members have, if they have the same.
 fn common_score(txn: &mut Txn, set: &Collection) -> Result<Option<f64>, Failure> {
     let mut ends = [None; 2];
     for (end, reverse) in ends.iter_mut().zip([false, true]) {
@@ -292,7 +295,7 @@ fn common_score(txn: &mut Txn, set: &Collection) -> Result<Option<f64>, Failure>
     Ok(ends[0].filter(|_| ends[0] == ends[1]))
 }
 
-/// Calls `f` for the members between two names in order, where all have this score.
+/// Calls `f` for the members between two names in order; all members must have this score.
 fn names(
     txn: &mut Txn,
     set: &Collection,
@@ -434,7 +437,7 @@ fn remove_range(context: &mut Context<'_>, range: Range) -> Outcome {
         range => Some(Query::all(range).run(txn, &set, Room::held(shared))?).filter(|found| found.len() != set.len()),
     };
     let Some(found) = found else {
-        // All: without the key nothing leads to their rows, which go in the background.
+        // All members: without the key nothing leads to their rows, which the reaper removes in the background.
         txn.delete(&args[1])?;
         reply.count(set.len());
         return Ok(());
