@@ -1,43 +1,47 @@
-//! Cursors of the SCAN family: numbers for clients, that stand for the key at which an iteration goes on.
+//! Cursors of the SCAN family: numbers for clients, each of which stands for the key at which an iteration goes on.
 //!
-//! A position is a key, not a place in a table, so an iteration returns every key that is there from its beginning to its end, exactly once, whatever
-//! happens to other keys meanwhile. A cursor may be used again. The newest [`CAPACITY`] cursors are kept, all clients together, or as many as have keys of
-//! [`MOST_BYTES`] in all; one that has been forgotten, or that an earlier run of the server gave, is an error, never a silent end. The commands HITHER.RANGE and HITHER.PREFIX have cursors
-//! that never expire, because they are the key itself.
+//! A position is a key, not a place in a table. So an iteration returns every key that exists from its beginning to its
+//! end, exactly once, whatever happens to other keys meanwhile. A cursor may be used again.
+//!
+//! The newest [`CAPACITY`] cursors of all clients together are kept, or as many as have keys of [`MOST_BYTES`] in all.
+//! A cursor that has been forgotten, or that an earlier run of the server gave, is an error and never ends an iteration
+//! silently. The commands HITHER.RANGE and HITHER.PREFIX have cursors that never expire, because they are the key
+//! itself.
 
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Cursors kept.
+/// Maximum number of cursors kept.
 pub const CAPACITY: usize = 1 << 16;
 
-/// Bytes of their keys, in all: each key may have 64 KiB.
+/// Maximum bytes of their keys, in all: each key may have 64 KiB.
 pub const MOST_BYTES: usize = 32 << 20;
 
-/// What an iteration goes over, in a database.
+/// What an iteration goes over, within a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Over {
-    /// Its keys.
+    /// The keys of the database.
     Keys,
-    /// Members of whichever collection a key has: if it is another one meanwhile, the iteration goes on in that, as in Redis. See [`Cursors::members_of`].
+    /// Members of the collection that a key has, whichever it is: if it is replaced meanwhile, the iteration goes on in
+    /// the new one, as in Redis. See [`Cursors::members_of`].
     Members(u64),
 }
 
-/// Database, and what of it.
+/// A database's number, and what the iteration goes over there.
 pub type Scope = (u16, Over);
 
-/// Cursors that were answered and are kept once the attempt is applied: no more of them than [`Cursors`] would keep.
+/// Cursors that an attempt has answered, and that are kept once it is applied: no more than [`Cursors`] would keep.
 #[derive(Default)]
 pub struct Given {
     cursors: VecDeque<(u64, Scope, Vec<u8>)>,
-    /// Of all positions.
+    /// Bytes of all positions.
     bytes: usize,
 }
 
 impl Given {
-    /// Adds one; the oldest go.
+    /// Adds a cursor, and drops the oldest if there are too many.
     pub fn push(&mut self, cursor: u64, scope: Scope, position: Vec<u8>) {
         self.bytes += position.len();
         self.cursors.push_back((cursor, scope, position));
@@ -47,12 +51,12 @@ impl Given {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no cursors.
     pub fn is_empty(&self) -> bool {
         self.cursors.is_empty()
     }
 
-    /// Forgets all.
+    /// Drops all cursors.
     pub fn clear(&mut self) {
         *self = Given::default();
     }
@@ -62,7 +66,7 @@ impl Given {
 #[derive(Default)]
 pub struct Cursors {
     last: AtomicU64,
-    /// Makes numbers of keys that nobody outside can foresee.
+    /// Maps keys to numbers that no client can foresee.
     hasher: RandomState,
     state: Mutex<State>,
 }
@@ -71,23 +75,24 @@ pub struct Cursors {
 struct State {
     positions: HashMap<u64, (Scope, Vec<u8>)>,
     order: VecDeque<u64>,
-    /// Of all positions.
+    /// Bytes of all positions.
     bytes: usize,
 }
 
 impl Cursors {
-    /// The members of what a key has. A position of one key must not count for another: what comes behind it tells of a name that the other key's readers may not know. A
-    /// hash stands for the key, which may be long; two that share one are nothing that somebody could look for.
+    /// The members of what a key has. A position of one key must not count for another: the reply would reveal a name
+    /// that readers of the other key may not know. A hash stands for the key, which may be long; two keys with the same
+    /// hash are nothing that a client could look for.
     pub fn members_of(&self, key: &[u8]) -> Over {
         Over::Members(self.hasher.hash_one(key))
     }
 
-    /// A number for a cursor: never given twice.
+    /// Returns a number for a cursor, never given twice.
     pub fn number(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Keeps a cursor for what follows `position`, under a number that was given for it.
+    /// Keeps a cursor for what follows `position`; `cursor` must be a number given for it.
     pub fn insert(&self, cursor: u64, scope: Scope, position: Vec<u8>) {
         let mut state = self.state.lock();
         state.bytes += position.len();
@@ -104,7 +109,7 @@ impl Cursors {
         given.cursors.into_iter().for_each(|(cursor, scope, position)| self.insert(cursor, scope, position));
     }
 
-    /// The position of a cursor of this scope.
+    /// The position of a cursor, if it has this scope.
     pub fn position(&self, scope: Scope, cursor: u64) -> Option<Vec<u8>> {
         let state = self.state.lock();
         state.positions.get(&cursor).filter(|(of, _)| *of == scope).map(|(_, position)| position.clone())
@@ -137,7 +142,7 @@ mod tests {
         assert_eq!(cursors.position((0, Over::Keys), first + 1), Some(b"b".to_vec()));
     }
 
-    /// Regression: as many cursors of keys of 64 KiB took 4 GiB.
+    /// Regression: 65,536 cursors with keys of 64 KiB took 4 GiB.
     #[test]
     fn the_bytes_of_their_keys_are_bounded() {
         let cursors = Cursors::default();

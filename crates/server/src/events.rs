@@ -1,4 +1,5 @@
-//! Standard error: one line for each event, for people and programs. No line holds keys, values or passwords.
+//! The log on standard error: one line for each event, for people and programs. No line holds keys, values or
+//! passwords.
 //!
 //! `time=SECONDS level=LEVEL event=NAME key=value …`, or the same as a JSON object.
 
@@ -9,21 +10,21 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How much an event matters.
+/// How important an event is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// For those who look for an error.
+    /// For the search for an error.
     Debug,
-    /// The usual course.
+    /// Normal operation.
     Info,
-    /// Somebody should look.
+    /// An administrator should look.
     Warn,
     /// Something does not work.
     Error,
 }
 
 impl Level {
-    /// The word for it.
+    /// The name of the level.
     pub const fn name(self) -> &'static str {
         match self {
             Level::Debug => "debug",
@@ -33,7 +34,7 @@ impl Level {
         }
     }
 
-    /// The level of a word.
+    /// The level of this name, in any case.
     pub fn named(name: &str) -> Option<Level> {
         [Level::Debug, Level::Info, Level::Warn, Level::Error].into_iter().find(|level| level.name().eq_ignore_ascii_case(name))
     }
@@ -42,7 +43,7 @@ impl Level {
 static LEAST: AtomicU8 = AtomicU8::new(Level::Info as u8);
 static JSON: AtomicBool = AtomicBool::new(false);
 
-/// Events below this level are left out.
+/// Sets the level; events below it are left out.
 pub fn set_level(level: Level) {
     LEAST.store(level as u8, Ordering::Relaxed);
 }
@@ -57,7 +58,7 @@ fn is_wanted(level: Level) -> bool {
     level as u8 >= LEAST.load(Ordering::Relaxed)
 }
 
-/// Lines are JSON objects.
+/// Chooses whether lines are JSON objects.
 pub fn set_json(on: bool) {
     JSON.store(on, Ordering::Relaxed);
 }
@@ -69,11 +70,12 @@ pub fn log(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) {
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let line = line(&format!("{}.{:03}", now.as_secs(), now.subsec_millis()), level, event, pairs, JSON.load(Ordering::Relaxed));
-    // Whole lines, and nobody can be told if that fails.
+    // In one write, so that lines stay whole. A failure cannot be reported anywhere.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// As [`log`], for what clients can cause as often as they like: beyond [`FEW`] lines in a second they are only counted.
+/// As [`log`], for events that clients can cause as often as they like: more than [`FEW`] lines in a second are only
+/// counted.
 pub fn log_few(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) {
     if !is_wanted(level) {
         return;
@@ -85,7 +87,7 @@ pub fn log_few(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) {
     }
 }
 
-/// Tells how many lines were left out in a second that is over. Call now and then.
+/// Reports how many lines were left out in a second that is over. The first thread calls it at each tick.
 pub fn tell_left_out() {
     let before = BUDGET.lock().settle(second());
     tell_count(before);
@@ -97,7 +99,7 @@ fn tell_count(left_out: u64) {
     }
 }
 
-/// Lines of [`log_few`] in a second.
+/// Maximum lines of [`log_few`] in a second.
 const FEW: u32 = 100;
 
 static BUDGET: Mutex<Budget> = Mutex::new(Budget { second: 0, lines: 0, left_out: 0 });
@@ -110,7 +112,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Begins a new second if it is one; how many lines were left out in the one before.
+    /// Begins a new second if it is one; returns how many lines were left out in the one before.
     fn settle(&mut self, second: u64) -> u64 {
         if self.second == second {
             return 0;
@@ -119,7 +121,7 @@ impl Budget {
         std::mem::take(&mut self.left_out)
     }
 
-    /// Whether a line may be written, and as [`Budget::settle`].
+    /// Returns whether a line may be written, and the number of [`Budget::settle`].
     fn take(&mut self, second: u64) -> (bool, u64) {
         let before = self.settle(second);
         let is_one = self.lines < FEW;
@@ -158,7 +160,7 @@ fn line(time: &str, level: Level, event: &str, pairs: &[(&str, &dyn Display)], j
     line
 }
 
-/// As a string of JSON.
+/// Formats text as a JSON string.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

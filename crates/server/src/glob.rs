@@ -1,11 +1,12 @@
-//! Patterns as in `KEYS` and `CONFIG GET`: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and `\` before a byte that is meant as it is.
+//! Patterns as in `KEYS` and `CONFIG GET`: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and `\` before a byte that is to be
+//! taken literally.
 //!
-//! O(pattern × text), whatever the pattern: of several `*` only the last is ever tried again.
+//! O(pattern × text), whatever the pattern: of several `*` only the last is ever retried.
 
 /// Whether `pattern` matches all of `text`.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut seen) = (0, 0);
-    // Where to go on after a mismatch: behind the last star, one byte further.
+    // Where to go on after a mismatch: behind the last star, and one byte further in the text.
     let mut retry: Option<(usize, usize)> = None;
     while seen < text.len() {
         if pattern.get(at) == Some(&b'*') {
@@ -28,7 +29,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// Matches one byte; how long the pattern's part is that did.
+/// Matches one byte; returns the length of the part of the pattern that matched it.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [] => None,
@@ -39,7 +40,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// Matches one byte against what follows `[`; how long that is.
+/// Matches one byte against what follows `[`; returns the length of that.
 fn class(pattern: &[u8], byte: u8) -> Option<usize> {
     let negated = pattern.first() == Some(&b'^');
     let mut at = usize::from(negated);
@@ -70,7 +71,7 @@ fn class(pattern: &[u8], byte: u8) -> Option<usize> {
     (found != negated).then_some(at)
 }
 
-/// What every match begins with.
+/// The literal prefix that every match begins with.
 pub fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
     let mut prefix = Vec::new();
     let mut rest = pattern;
@@ -85,7 +86,7 @@ pub fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether the pattern matches one text only, which then is [`literal_prefix`].
+/// Whether the pattern matches a single text only, which is then [`literal_prefix`].
 pub fn is_literal(pattern: &[u8]) -> bool {
     !pattern.iter().any(|byte| b"*?[\\".contains(byte))
 }

@@ -1,4 +1,4 @@
-//! What INFO tells, section by section.
+//! The sections of INFO.
 
 use crate::commands::table::TABLE;
 use crate::saving::Work;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 type Fill = fn(&Shared, &mut String) -> std::fmt::Result;
 
-/// Name, title, contents.
+/// Name, title and contents of each section.
 pub const SECTIONS: &[(&str, &str, Fill)] = &[
     ("server", "Server", server),
     ("clients", "Clients", clients),
@@ -26,7 +26,7 @@ pub const SECTIONS: &[(&str, &str, Fill)] = &[
     ("keyspace", "Keyspace", keyspace),
 ];
 
-/// Whether INFO has a section only where that, or all of them, were asked for.
+/// Whether INFO shows a section only if that section, or all of them, are asked for.
 pub fn is_extra(name: &str) -> bool {
     name == "commandstats"
 }
@@ -65,7 +65,7 @@ fn memory(shared: &Shared, text: &mut String) -> std::fmt::Result {
     write!(text, "index_bytes:{index}\r\nmaxmemory:0\r\nmaxmemory_human:0B\r\nmaxmemory_policy:noeviction\r\n")
 }
 
-/// A size as Redis shows it to people.
+/// Formats a size as Redis shows it to people.
 fn human(bytes: u64) -> String {
     let units = [(1 << 40, 'T'), (1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')];
     match units.into_iter().find(|(size, _)| bytes >= *size) {
@@ -74,7 +74,7 @@ fn human(bytes: u64) -> String {
     }
 }
 
-/// Pages of the process that are in memory: mapped pools among them.
+/// Resident bytes of the process, including mapped pools.
 pub fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").ok();
     let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
@@ -167,7 +167,7 @@ fn cluster(_: &Shared, text: &mut String) -> std::fmt::Result {
     text.write_str("cluster_enabled:0\r\n")
 }
 
-/// In Redis' form, which clients take apart. Average times to live are not kept: 0, as in Redis until it has looked.
+/// In Redis' form, which clients parse. Average times to live are not kept: 0, as in Redis until it has sampled them.
 fn keyspace(shared: &Shared, text: &mut String) -> std::fmt::Result {
     let stats = shared.databases.db.stats();
     for database in shared.databases.existing() {

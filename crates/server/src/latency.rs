@@ -1,6 +1,7 @@
-//! The latency monitor: events that took longer than `latency-monitor-threshold` milliseconds, as in Redis.
+//! The latency monitor: events that took at least `latency-monitor-threshold` milliseconds, as in Redis.
 //!
-//! Events: `command` and `fast-command` (a command's own time), `durability-wait` (replies that waited for a sync), `loop` (one round of a thread, without its waiting for events). A threshold of 0 switches it off. Memory:
+//! Events: `command` and `fast-command` (the run time of a command), `durability-wait` (replies that waited for a
+//! sync), `loop` (one round of a thread, without its wait for events). A threshold of 0 turns the monitor off. Memory:
 //! [`SAMPLES`] samples of each event.
 
 use crate::shared::now_ms;
@@ -9,30 +10,30 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Samples that are kept of an event, at most one per second.
+/// Samples kept of an event, at most one per second.
 pub const SAMPLES: usize = 160;
 
-/// One event's samples.
+/// The samples of one event.
 #[derive(Clone, Default)]
 pub struct Samples {
     /// Seconds since 1970, and the longest time of that second in milliseconds; the oldest first.
     pub newest: VecDeque<(u64, u64)>,
-    /// The longest ever, in milliseconds.
+    /// The longest time ever, in milliseconds.
     pub longest_ms: u64,
-    /// How often it was too long.
+    /// How often the event took too long.
     pub count: u64,
 }
 
-/// See the module's head.
+/// The latency monitor: its threshold, and samples by event.
 #[derive(Default)]
 pub struct Monitor {
-    /// In milliseconds; 0: off.
+    /// Threshold in milliseconds; 0: off.
     pub threshold_ms: AtomicU64,
     events: Mutex<BTreeMap<&'static str, Samples>>,
 }
 
 impl Monitor {
-    /// With this threshold.
+    /// A monitor with this threshold.
     pub fn new(threshold_ms: u64) -> Monitor {
         Monitor { threshold_ms: AtomicU64::new(threshold_ms), events: Mutex::default() }
     }
@@ -46,7 +47,7 @@ impl Monitor {
         }
     }
 
-    /// The same of one that ends now; the clock is read only if it is on.
+    /// As [`Monitor::note`], for an event that ends now; reads the clock only if the monitor is on.
     #[inline]
     pub fn note_since(&self, event: &'static str, began: Instant) {
         if self.threshold_ms.load(Ordering::Relaxed) != 0 {
@@ -69,12 +70,12 @@ impl Monitor {
         }
     }
 
-    /// All events that have happened.
+    /// All events that have been noted, with their samples.
     pub fn events(&self) -> Vec<(&'static str, Samples)> {
         self.events.lock().iter().map(|(event, samples)| (*event, samples.clone())).collect()
     }
 
-    /// Forgets the events that are asked for; how many.
+    /// Drops the events for which `asked` is true; returns how many.
     pub fn reset(&self, asked: impl Fn(&str) -> bool) -> usize {
         let mut events = self.events.lock();
         let before = events.len();

@@ -1,10 +1,11 @@
 //! MONITOR: clients that are shown the commands of all others.
 //!
-//! While there is none, a command pays for one load. A command is shown when it begins, with its arguments, so before it is durable, and also if it fails; commands of a
-//! transaction when EXEC has applied them. Administrators' commands are not shown, of those with secrets only the name.
+//! While there is no monitor, a command pays for one load. A command is shown when it begins, with its arguments, so
+//! before it is durable and even if it fails. Commands of a transaction are shown when EXEC has applied them.
+//! Administrators' commands are not shown; of commands with secrets only the name is.
 //!
-//! Who runs a command leaves its line with each monitor and wakes that one's thread; nobody waits for a client that reads slowly: one that has let more than the limit of
-//! output gather is closed.
+//! The thread that runs a command leaves its line with each monitor and wakes the monitor's thread. It never waits for
+//! a client that reads slowly: a monitor for which more than the output limit has gathered is closed.
 //!
 //! Thread safety: any thread.
 
@@ -25,27 +26,27 @@ pub struct Monitors {
     all: Mutex<Vec<Arc<Monitor>>>,
 }
 
-/// One of them.
+/// One monitor.
 struct Monitor {
     client: Arc<Client>,
-    /// What it was not sent yet.
+    /// Lines that have not been passed on to it.
     lines: Mutex<Vec<u8>>,
 }
 
-/// A client's being a monitor; over when this is dropped.
+/// A client's state of being a monitor; it ends when this is dropped.
 pub struct Watching {
     monitor: Arc<Monitor>,
     shared: Arc<Shared>,
 }
 
 impl Monitors {
-    /// Whether there is none.
+    /// Whether there are no monitors.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Shows a command of `client`, in the database `index`.
+    /// Shows a command of `client`, in database `index`, to all monitors.
     #[cold]
     pub fn show(&self, shared: &Shared, client: &Client, index: u16, command: &Command, args: Args<'_>) {
         if command.has(flag::ADMIN) {
@@ -54,7 +55,7 @@ impl Monitors {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut line = format!("+{}.{:06} [{index} {}]", now.as_secs(), now.subsec_micros(), client.address);
         let shown = if command.has(flag::SECRET) { 1 } else { args.len() };
-        // 0 is no limit. What is longer nobody is shown: it is not made.
+        // 0 is no limit. A longer line would not be shown to anybody, so it is not completed.
         let most = Some(shared.settings.max_output_bytes.load(Ordering::Relaxed)).filter(|most| *most > 0).unwrap_or(usize::MAX);
         args.iter().take(shown).for_each(|argument| quote(&mut line, argument, most));
         if shown < args.len() {
@@ -78,7 +79,7 @@ impl Monitors {
     }
 }
 
-/// As Redis' tools read it; ends where the line has more than `most` bytes.
+/// Quotes an argument as Redis' tools read it; stops once the line has more than `most` bytes.
 fn quote(line: &mut String, argument: &[u8], most: usize) {
     line.push_str(" \"");
     for byte in argument {
@@ -101,7 +102,7 @@ fn quote(line: &mut String, argument: &[u8], most: usize) {
 }
 
 impl Watching {
-    /// From here on the client is shown commands.
+    /// Makes the client a monitor: from here on it is shown commands.
     pub fn begin(shared: &Arc<Shared>, client: &Arc<Client>) -> Watching {
         let monitor = Arc::new(Monitor { client: client.clone(), lines: Mutex::default() });
         shared.monitors.all.lock().push(monitor.clone());
@@ -110,7 +111,7 @@ impl Watching {
         Watching { monitor, shared: shared.clone() }
     }
 
-    /// Moves what it was not sent yet to `out`.
+    /// Moves the lines that were not passed on yet to `out`.
     pub fn take(&self, out: &mut Vec<u8>) {
         out.append(&mut self.monitor.lines.lock());
     }

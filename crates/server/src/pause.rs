@@ -1,6 +1,6 @@
-//! CLIENT PAUSE: commands of all clients wait, or those that write.
+//! CLIENT PAUSE: commands of all clients wait, or only those that write.
 //!
-//! Thread safety: any thread. One word, so that whoever asks sees one pause, not parts of two.
+//! Thread safety: any thread. The state is one word, so that a reader sees one pause, not parts of two.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,19 +9,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Pause {
     /// Its end, in milliseconds since 1970.
     pub until_ms: u64,
-    /// Only commands that write wait.
+    /// Whether only commands that write wait.
     pub writes_only: bool,
 }
 
 /// The pause in force, if there is one.
 #[derive(Default)]
 pub struct Pauses {
-    /// The end, times two, plus one if only writes wait; 0: none.
+    /// The end, times two, plus one if only writes wait; 0: no pause.
     word: AtomicU64,
 }
 
 impl Pauses {
-    /// Begins a pause. Of two the later end counts, and that all wait if one of them says so, as in Redis.
+    /// Begins a pause. If one is in force, the later end counts, and all commands wait if either of them says so, as in
+    /// Redis.
     pub fn begin(&self, pause: Pause) {
         let now_ms = crate::shared::now_ms();
         let join = |word| {
@@ -29,11 +30,11 @@ impl Pauses {
             let until_ms = old.until_ms.max(pause.until_ms).min(u64::MAX >> 1);
             Some(until_ms << 1 | u64::from(old.writes_only && pause.writes_only))
         };
-        // It is always set.
+        // `join` always returns a value.
         let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, join);
     }
 
-    /// Ends it.
+    /// Ends the pause.
     pub fn end(&self) {
         self.word.store(0, Ordering::Release);
     }

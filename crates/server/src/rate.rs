@@ -1,25 +1,25 @@
-//! How many commands run in a second, of late.
+//! The recent number of commands per second.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Samples that are kept; one is taken in each tick of the first thread.
+/// Samples kept; the first thread takes one in each tick.
 const KEPT: usize = 16;
 
-/// See the module's head.
+/// Samples of the number of commands run.
 #[derive(Default)]
 pub struct Rate {
-    /// How many had run when, the oldest first.
+    /// When each sample was taken, and how many commands had run; the oldest first.
     samples: Mutex<VecDeque<(Instant, u64)>>,
 }
 
 impl Rate {
-    /// So many have run by now.
+    /// Adds a sample: `total` commands have run by now.
     pub fn note(&self, now: Instant, total: u64) {
         let mut samples = self.samples.lock();
         if samples.back().is_some_and(|(_, before)| *before > total) {
-            // They were reset.
+            // The counters were reset.
             samples.clear();
         }
         samples.push_back((now, total));

@@ -1,8 +1,13 @@
-//! Work that somebody asked for: SAVE and BGSAVE take a checkpoint of the indexes and, where a directory is set for that, a backup ([`crate::backup`]), BGREWRITEAOF gives back the space of garbage, ACL SAVE writes the users to their file.
+//! Background work that a client asked for. SAVE and BGSAVE take a checkpoint of the indexes and, if a directory is set
+//! for it, a backup ([`crate::backup`]). BGREWRITEAOF gives back the space of garbage. ACL SAVE writes the users to
+//! their file.
 //!
-//! No data depend on any of it. What was acknowledged is durable already; a checkpoint only makes the next start faster, and a backup is a store of its own. It is made of whatever the store
-//! holds when it is taken, after everything that was written before is durable (at any level). Each kind of work has a thread of its own while it lasts, so that no client waits but
-//! those that asked for it. A crash in between leaves the checkpoint, or the file, of before.
+//! No data depends on any of it. What was acknowledged is durable already; a checkpoint only makes the next start
+//! faster, and a backup is a store of its own. A backup is made of what the store holds when it is taken, after
+//! everything written before is durable (at any level).
+//!
+//! Each kind of work has a thread of its own while it lasts, so that only the clients that asked for it wait. A crash
+//! in between leaves the earlier checkpoint or file.
 //!
 //! Thread safety: any thread.
 
@@ -17,14 +22,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// What is to be done.
+/// The kinds of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Everything durable, a checkpoint, and a backup.
+    /// Make everything durable, take a checkpoint, and make a backup.
     Save,
-    /// Space given back.
+    /// Give back the space of garbage.
     Rewrite,
-    /// The users in their file. Who asks while it is under way may have changed some since it began: then it is done once more.
+    /// Write the users to their file. A client that asks while this is under way may have changed users since it began,
+    /// so it is done once more.
     Users,
 }
 
@@ -38,26 +44,27 @@ impl Work {
     }
 }
 
-/// What is under way, and what came of it.
+/// The work that is under way, and its outcomes.
 pub struct Saving {
     save: Mutex<State>,
     rewrite: Mutex<State>,
     users: Mutex<State>,
 }
 
-/// Of one kind of work.
+/// The state of one kind of work.
 #[derive(Default)]
 struct State {
-    /// How many were begun, and have ended.
+    /// How many were begun, and how many have ended.
     begun: u64,
     ended: u64,
-    /// When the last good one ended, in milliseconds since 1970; of one that has never been: when the server started.
+    /// When the last successful one ended, in milliseconds since 1970; before the first one, when the server started.
     last_ms: u64,
     /// Why the last one failed, as a client gets it.
     failure: Option<String>,
-    /// It is to be done once more.
+    /// The work is to be done once more: set when a client asks for it while it is under way, cleared as it is
+    /// repeated.
     again: bool,
-    /// Who waits for the end of which.
+    /// The clients that wait, each with the number of the work whose end it waits for.
     waiters: Vec<(u64, Arc<Client>)>,
     thread: Option<JoinHandle<()>>,
 }
@@ -77,14 +84,14 @@ impl Saving {
         }
     }
 
-    /// Begins; the number of this work, or `None` if such work is under way, and is not to be done once more.
+    /// Begins work; returns its number, or `None` if such work is under way and need not be done once more.
     pub fn begin(&self, shared: &Arc<Shared>, work: Work, waiter: Option<&Arc<Client>>) -> std::io::Result<Option<u64>> {
         let mut state = self.of(work).lock();
         let number = state.begun + 1;
         if state.begun == state.ended {
             let shared = shared.clone();
             let thread = std::thread::Builder::new().name(format!("hither-{}", work.name()));
-            // The one before has ended, so nothing is lost with its handle.
+            // The thread before has ended, so nothing is lost with its handle.
             state.thread = Some(thread.spawn(move || {
                 unpin();
                 while !shared.saving.finish(&shared, work, or_stop(&shared, || run(&shared, work))) {}
@@ -99,7 +106,7 @@ impl Saving {
         Ok(Some(number))
     }
 
-    /// Tells who waits how it ended. Whether nothing is left to do.
+    /// Notes the end of a piece of work and wakes the clients that wait for it. Returns whether nothing is left to do.
     fn finish(&self, shared: &Shared, work: Work, outcome: Result<(), String>) -> bool {
         let mut state = self.of(work).lock();
         state.ended += 1;
@@ -114,7 +121,7 @@ impl Saving {
         !again
     }
 
-    /// Whether the work with this number has ended, and how; the error as a client gets it.
+    /// How the work with this number ended, an error as a client gets it; `None`: it has not ended.
     pub fn outcome(&self, work: Work, number: u64) -> Option<Result<(), String>> {
         let state = self.of(work).lock();
         (state.ended >= number).then(|| state.failure.clone().map_or(Ok(()), Err))
@@ -126,7 +133,7 @@ impl Saving {
         state.begun > state.ended
     }
 
-    /// When the last good one ended, in seconds since 1970, and whether the last one was good.
+    /// When the last successful one ended, in seconds since 1970, and whether the last one was successful.
     pub fn last(&self, work: Work) -> (u64, bool) {
         let state = self.of(work).lock();
         (state.last_ms / 1000, state.failure.is_none())
@@ -148,12 +155,12 @@ impl Default for Saving {
     }
 }
 
-/// Whoever waits for the work is told in any case: after a panic that it failed, and the server ends.
+/// Makes sure that waiting clients get an outcome: after a panic the work has failed, and the server ends.
 fn or_stop(shared: &Shared, work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     shared.or_stop("saves", work).unwrap_or_else(|| Err(of_store(&hither::Error::Closed)))
 }
 
-/// Does it; the error as a client gets it. The log has it with the names of files.
+/// Does the work; an error is as a client gets it. The log has the error with the names of files.
 fn run(shared: &Shared, work: Work) -> Result<(), String> {
     if work == Work::Users {
         return shared.acl().save().map_err(|why| {
@@ -167,7 +174,7 @@ fn run(shared: &Shared, work: Work) -> Result<(), String> {
         }
         events::log(Level::Error, "save-failed", &[("why", &error)]);
         match error {
-            // What failed is this work: nothing is wrong with what is stored, and writes go on.
+            // Only this work has failed: nothing is wrong with what is stored, and writes go on.
             hither::Error::Io(_) | hither::Error::NotWritable(_) | hither::Error::DiskFull(_) => {
                 format!("ERR the {} failed; the log of the server says more", work.name())
             }
@@ -191,7 +198,8 @@ fn run_on_store(shared: &Shared, work: Work) -> hither::Result<()> {
     db.compact_with(GARBAGE, stopping).map(drop)
 }
 
-/// Segments with more garbage than this share are emptied by BGREWRITEAOF: most of the space for a fraction of the work.
+/// BGREWRITEAOF empties segments with a larger share of garbage than this: most of the space for a fraction of the
+/// work.
 const GARBAGE: f64 = 0.2;
 
 #[cfg(test)]
@@ -200,7 +208,8 @@ mod tests {
     use crate::config::Config;
     use hither::Db;
 
-    /// Regression: after a panic nobody was told that the work had ended; who had said SAVE waited for ever, and nothing was saved any more.
+    /// Regression: after a panic the work never ended; a client that had sent SAVE waited for ever, and nothing was
+    /// saved any more.
     #[test]
     fn who_waits_for_work_that_panics_is_told() {
         let shared = Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();

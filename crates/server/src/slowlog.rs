@@ -11,29 +11,29 @@ pub struct SlowLog {
     state: Mutex<(u64, VecDeque<SlowCommand>)>,
 }
 
-/// One of them.
+/// One command in the slow log.
 #[derive(Clone, Debug)]
 pub struct SlowCommand {
-    /// Number.
+    /// Its id.
     pub id: u64,
     /// Seconds since 1970.
     pub at_s: u64,
-    /// How long it took.
+    /// Its run time, in microseconds.
     pub took_us: u64,
     /// Its arguments, shortened.
     pub arguments: Vec<Vec<u8>>,
-    /// The client.
+    /// The client's address.
     pub address: String,
     /// The client's name, shortened.
     pub name: Vec<u8>,
 }
 
-/// Arguments, and bytes of each, that the slow log keeps.
+/// Number of arguments that the slow log keeps, and bytes of each.
 const SLOW_ARGUMENTS: usize = 32;
 const SLOW_BYTES: usize = 128;
 
 impl SlowLog {
-    /// Adds a command, and forgets the oldest beyond `keep`.
+    /// Adds a command, and drops the oldest beyond `keep`.
     #[cold]
     pub fn add(&self, arguments: hither_resp::Args<'_>, secret: bool, took: Duration, client: &Client, keep: usize) {
         let shown = if secret { 1 } else { arguments.len().min(SLOW_ARGUMENTS) };
@@ -58,22 +58,22 @@ impl SlowLog {
         state.1.truncate(keep);
     }
 
-    /// The newest `count`.
+    /// Returns the newest `count` entries.
     pub fn newest(&self, count: usize) -> Vec<SlowCommand> {
         self.state.lock().1.iter().take(count).cloned().collect()
     }
 
-    /// How many are kept.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.state.lock().1.len()
     }
 
-    /// Whether none is kept.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Forgets all.
+    /// Removes all entries.
     pub fn clear(&self) {
         self.state.lock().1.clear();
     }

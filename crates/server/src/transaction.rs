@@ -1,6 +1,7 @@
-//! What a client keeps for its transaction: commands since MULTI, and watched keys, both within one limit.
+//! What a client keeps for its transaction: the commands since MULTI, and the watched keys, both within one limit.
 //!
-//! Each command was checked against the limit of requests when it came; here all that wait are, because nothing else bounds how many there are.
+//! Each command was checked against the limit of requests when it arrived. Here the limit applies to all queued
+//! commands together, because nothing else bounds their number.
 
 use crate::commands::table::Numbered;
 use crate::data::Database;
@@ -9,18 +10,18 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A transaction that is being put together.
+/// A transaction that is being queued.
 #[derive(Default)]
 pub struct Multi {
     queue: Vec<Queued>,
     bytes: usize,
-    /// One of its commands was refused: EXEC must fail.
+    /// A command was refused, so EXEC must fail; set by [`Multi::refuse`], never cleared.
     refused: bool,
 }
 
 impl Multi {
-    /// Adds a command, if it and all before it take at most `limit` bytes; otherwise all are dropped, and EXEC must fail. Once that is so nothing is
-    /// kept any more.
+    /// Adds a command, if it and all before it take at most `limit` bytes. Otherwise returns false and drops all, and
+    /// EXEC must fail. Once EXEC must fail, nothing is kept any more.
     pub fn push(&mut self, found: Numbered, args: Args<'_>, limit: usize) -> bool {
         if self.refused {
             return true;
@@ -35,7 +36,7 @@ impl Multi {
         true
     }
 
-    /// A command was refused: EXEC must fail, so nothing need be kept.
+    /// Notes that a command was refused: EXEC must fail, so nothing need be kept.
     pub fn refuse(&mut self) {
         *self = Multi { refused: true, ..Multi::default() };
     }
@@ -50,22 +51,22 @@ impl Multi {
         &self.queue
     }
 
-    /// What they take, in bytes.
+    /// Bytes that the commands take.
     pub fn held_bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// A command that waits for EXEC.
+/// A command queued for EXEC.
 pub struct Queued {
-    /// What to run.
+    /// The command.
     pub found: Numbered,
     bytes: Vec<u8>,
     ranges: Vec<Range<usize>>,
 }
 
 impl Queued {
-    /// What it takes to keep these arguments.
+    /// Bytes that it takes to keep these arguments.
     fn bytes(args: Args<'_>) -> usize {
         size_of::<Queued>() + args.iter().map(|argument| argument.len() + size_of::<Range<usize>>()).sum::<usize>()
     }
@@ -99,7 +100,7 @@ pub struct Watches {
     bytes: usize,
 }
 
-/// What a watched key takes besides its name, roughly: its place in the map, with what is free there.
+/// Approximate bytes of a watched key besides its name: its place in the map, with the free places there.
 const PER_WATCH: usize = 2 * size_of::<(Place, Watched)>();
 
 impl Watches {
@@ -108,7 +109,7 @@ impl Watches {
         !self.keys.is_empty() && self.keys.contains_key(&(database, key.to_vec()))
     }
 
-    /// Watches a key that is not watched yet; false if all would take more than `limit` bytes.
+    /// Watches a key that is not watched yet; returns false if all would take more than `limit` bytes.
     pub fn add(&mut self, database: &Arc<Database>, key: &[u8], version: Option<u64>, limit: usize) -> bool {
         let bytes = self.bytes.saturating_add(key.len() + PER_WATCH);
         if bytes > limit {
@@ -119,27 +120,27 @@ impl Watches {
         true
     }
 
-    /// Forgets all.
+    /// Stops watching all keys.
     pub fn clear(&mut self) {
         *self = Watches::default();
     }
 
-    /// Each key with its database and what it was.
+    /// Each key with its database and the version that it had.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<Database>, &[u8], Option<u64>)> {
         self.keys.iter().map(|((_, key), (database, version))| (database, key.as_slice(), *version))
     }
 
-    /// How many there are.
+    /// Number of watched keys.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there is none.
+    /// Whether no key is watched.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// What they take, in bytes.
+    /// Bytes that the watched keys take.
     pub fn held_bytes(&self) -> usize {
         self.bytes
     }

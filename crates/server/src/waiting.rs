@@ -1,27 +1,36 @@
-//! Clients whose commands wait: for members of sorted sets (BZPOPMIN, BZPOPMAX, BZMPOP), for time (WAIT), for work in the background (SAVE, FLUSHDB: [`crate::changes`]).
+//! Clients whose commands wait: for members of sorted sets (BZPOPMIN, BZPOPMAX, BZMPOP), for time (WAIT), for
+//! background work (SAVE, FLUSHDB: [`crate::changes`]).
 //!
 //! # How it works
 //!
-//! A command that has nothing to answer yet fails with `Failure::Wait`. The session then *enters* the queues of the keys that it waits for, and runs the command once
-//! more, because something may have come in between. If that fails in the same way, the client sleeps: its request stays in its connection's buffer, nothing behind
-//! it is read, its thread goes on with others. When it is woken the request runs once more, as if it had just come, but for its place in the queues and its deadline,
-//! which stay. No command ever runs on behalf of a client on another thread.
+//! A command that has nothing to answer yet fails with `Failure::Wait`. The session then *enters* the queues of the
+//! keys that the command waits for, and runs it once more, because something may have arrived in between. If that fails
+//! in the same way, the client sleeps: its request stays in its connection's buffer, nothing behind it is read, and its
+//! thread goes on with other clients. When the client is woken, the request runs once more, as if it had just arrived,
+//! but it keeps its place in the queues and its deadline. No command ever runs on behalf of a client on another thread.
 //!
 //! # Contract
 //!
-//! 1. *No wake is lost.* Who commits a sorted set at a key wakes the first of that key's queue, after the commit; who leaves a queue wakes the new first one. A
-//!    client is in the queues before it looks for the last time. Between the commit and the look at [`Waiting::count`], and between entering and that last look,
-//!    there is a fence: one of the two sees the other.
-//! 2. *In order of arrival.* A command takes from a key only if nobody waits for that key who came before; so also one that has just come. (ZPOPMIN and its
-//!    like do not wait and do not ask.) What one takes from several keys is taken from the first that holds something and where it is first.
-//! 3. *At most once.* A member is removed by the commit of the command that answers it, which is durable before the answer leaves, like every write. If the connection ends in
-//!    that moment, the answer is lost, as with Redis. A client that hangs up while it sleeps leaves its queues when its thread is told; but work in the background is waited for, and the commands behind it run.
-//! 4. Within MULTI nothing waits: a command that would is answered as if its time were over.
-//! 5. A wait ends by an answer, its deadline, CLIENT UNBLOCK, or the end of the connection. A client that was killed takes nothing that comes after that. A crash ends it without a trace: nothing of it is on media.
+//! 1. *No wake is lost.* A thread that commits a sorted set at a key wakes the first client in that key's queue, after
+//!    the commit; a client that leaves a queue wakes the new first one. A client is in the queues before it looks for
+//!    the last time. There is a fence between the commit and the look at [`Waiting::count`], and one between entering
+//!    and that last look: one of the two sees the other.
+//! 2. *In order of arrival.* A command takes from a key only if no client waits for that key that came before; this
+//!    includes a command that has just arrived. (ZPOPMIN and similar commands do not wait and do not check this.) A
+//!    command for several keys takes from the first one that holds something and where it is first.
+//! 3. *At most once.* A member is removed by the commit of the command that answers it, which is durable before the
+//!    answer leaves, like every write. If the connection ends in that moment, the answer is lost, as with Redis. A
+//!    client that hangs up while it sleeps leaves its queues when its thread learns of it. But a wait for background
+//!    work goes on, and the commands behind it run.
+//! 4. Within MULTI nothing waits: a command that would wait is answered as if its time were over.
+//! 5. A wait ends by an answer, its deadline, CLIENT UNBLOCK, or the end of the connection. A client that was killed
+//!    takes nothing that arrives after that. A crash ends a wait without a trace: nothing of it is on media.
 //!
-//! While nobody waits, a commit of a sorted set pays for a fence and one load, other commits for a look at what they wrote.
+//! While no client waits, a commit of a sorted set pays for a fence and one load, and other commits for a look at what
+//! they wrote.
 //!
-//! Thread safety: any thread. One lock for all queues, held for a few map operations, none of which copies or hashes a key; it is the innermost.
+//! Thread safety: any thread. One lock for all queues, held for a few map operations, none of which copies or hashes a
+//! key; it is the innermost lock.
 
 use crate::changes::Pending;
 use crate::shared::Client;
@@ -32,13 +41,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// Keys that one command may wait for: each has a place in the queues, and entering all of them is one hold of the lock.
+/// Maximum number of keys that one command may wait for: each has a place in the queues, and all are entered while the
+/// lock is held once.
 pub const MOST_KEYS: usize = 1 << 16;
 
-/// Bytes of these keys, in all: each may have 64 KiB, and they are kept for as long as the command waits.
+/// Maximum bytes of these keys, in all: each may have 64 KiB, and they are kept as long as the command waits.
 pub const MOST_KEY_BYTES: usize = 1 << 20;
 
-/// A key of a database; with its hash, so that it is computed before the lock is taken.
+/// A key of a database, with its hash, which is computed before the lock is taken.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     hash: u64,
@@ -55,31 +65,31 @@ impl Hash for Place {
 /// What a command waits for.
 #[derive(Debug, Default)]
 pub struct Request {
-    /// Keys of the session's database; none if it waits for something else.
+    /// Keys of the session's database; empty if it waits for something else.
     pub keys: Vec<Arc<[u8]>>,
-    /// Until when; `None`: for ever.
+    /// Its deadline; `None`: it waits for ever.
     pub deadline: Option<Instant>,
-    /// What the command wants to know when it runs again: the number of the work in the background that it waits for; 0: none.
+    /// The number of the background work that it waits for, which the command needs when it runs again; 0: none.
     pub note: u64,
     /// The change of databases that it waits for.
     pub change: Option<Arc<Pending>>,
 }
 
 impl Request {
-    /// Whether that is work in the background: it is soon done, and needs nobody.
+    /// Whether the wait is for background work, which ends soon without other clients.
     fn ends_by_itself(&self) -> bool {
         self.change.is_some() || self.note != 0
     }
 
-    /// For a change of databases, at whose end the client is woken.
+    /// A request to wait for a change of databases, at whose end the client is woken.
     pub fn for_change(change: Arc<Pending>) -> Request {
         Request { change: Some(change), ..Request::default() }
     }
 }
 
-/// All that wait.
+/// All waiting clients, their queues, and the ways to wake them.
 pub struct Waiting {
-    /// How many clients wait.
+    /// Number of clients that wait.
     count: AtomicUsize,
     state: Mutex<State>,
     hasher: RandomState,
@@ -89,16 +99,16 @@ pub struct Waiting {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// Who waits for a key, in order of arrival.
+    /// The clients that wait for each key, in order of arrival.
     queues: HashMap<Place, BTreeMap<u64, Arc<Client>>>,
 }
 
-/// The way to a thread.
+/// How other threads reach a serving thread.
 #[derive(Default)]
 struct Door {
-    /// Slots of its connections that were woken.
+    /// Slots of its connections whose clients were woken.
     woken: Mutex<Vec<usize>>,
-    /// It is to look for clients that were killed.
+    /// The thread is to look for killed clients: set by [`Waiting::summon`], cleared by [`Waiting::take_summons`].
     summoned: AtomicBool,
     ring: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -111,17 +121,17 @@ impl Door {
     }
 }
 
-/// What a client's wait has come to, see [`Client::wait`].
+/// The state of a client's wait ([`Client::wait`]).
 #[derive(Default, Debug)]
 pub struct WaitState(AtomicU8);
 
-/// It does not wait.
+/// The client does not wait for others.
 const AWAKE: u8 = 0;
-/// It waits for others.
+/// The client waits for others.
 const ASLEEP: u8 = 1;
-/// CLIENT UNBLOCK: as if its time were over.
+/// After CLIENT UNBLOCK: as if its time were over.
 const TIMED_OUT: u8 = 2;
-/// CLIENT UNBLOCK: with an error.
+/// After CLIENT UNBLOCK with ERROR.
 const REFUSED: u8 = 3;
 
 impl WaitState {
@@ -138,21 +148,21 @@ impl WaitState {
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its time was over, or somebody said so.
+    /// Its time was over, or CLIENT UNBLOCK ended it that way.
     TimedOut,
-    /// Somebody wants it to fail.
+    /// CLIENT UNBLOCK asked for an error.
     Refused,
 }
 
 /// A client's wait; it ends when this is dropped.
 pub struct Wait {
-    /// Until when; `None`: for ever.
+    /// Its deadline; `None`: for ever.
     pub deadline: Option<Instant>,
     /// See [`Request::note`].
     pub note: u64,
     /// See [`Request::change`].
     pub change: Option<Arc<Pending>>,
-    /// It waits for nothing but changes.
+    /// The request was for a change of databases only.
     pub for_changes: bool,
     ticket: u64,
     places: Vec<Place>,
@@ -161,29 +171,29 @@ pub struct Wait {
 }
 
 impl Waiting {
-    /// Nobody waits, on any of so many threads.
+    /// The state for this many threads; no client waits.
     pub fn new(threads: usize) -> Waiting {
         let doors = (0..threads).map(|_| Door::default()).collect();
         Waiting { count: AtomicUsize::new(0), state: Mutex::default(), hasher: RandomState::new(), doors }
     }
 
-    /// How many clients wait.
+    /// Number of clients that wait.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether none does.
+    /// Whether no client waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Says how to tell a thread that there is somebody to wake. Once for each thread.
+    /// Sets how to wake a thread that has clients to wake. Call once for each thread.
     pub fn set_ring(&self, thread: usize, ring: impl Fn() + Send + Sync + 'static) {
-        // A second one is not needed.
+        // A second one would not be needed.
         let _ = self.doors[thread].ring.set(Box::new(ring));
     }
 
-    /// The slots of a thread's connections that are to be served because their clients were woken.
+    /// Takes the slots of a thread's connections to be served because their clients were woken.
     pub fn take_woken(&self, thread: usize) -> Vec<usize> {
         std::mem::take(&mut *self.doors[thread].woken.lock())
     }
@@ -193,7 +203,7 @@ impl Waiting {
         Place { hash: self.hasher.hash_one((database, &key)), database, key }
     }
 
-    /// Enters the queues. Run the command again before the client sleeps.
+    /// Enters the queues. The caller must run the command again before the client sleeps.
     pub fn enter(self: &Arc<Self>, client: &Arc<Client>, database: u16, request: Request) -> Wait {
         let ends_by_itself = request.ends_by_itself();
         let mut places: Vec<Place> = request.keys.into_iter().map(|key| self.place(database, key)).collect();
@@ -216,7 +226,7 @@ impl Waiting {
         Wait { deadline, note, for_changes: change.is_some(), change, ticket, places, client: client.clone(), waiting: self.clone() }
     }
 
-    /// Whether nobody waits for the key who came before: `own` is who asks, if it waits itself.
+    /// Whether no client waits for the key that came before the asking one; `own` is its wait, if it waits itself.
     pub fn is_first(&self, own: Option<&Wait>, database: u16, key: &[u8]) -> bool {
         if self.is_empty() {
             return true;
@@ -227,7 +237,7 @@ impl Waiting {
         first.is_none_or(|first| own.is_some_and(|own| own.ticket <= first))
     }
 
-    /// Sorted sets were committed at these places.
+    /// Wakes clients because sorted sets were committed at these places.
     #[inline]
     pub fn fed<'a>(&self, places: impl Iterator<Item = (u16, &'a [u8])>) {
         let mut places = places.peekable();
@@ -244,7 +254,7 @@ impl Waiting {
         places.iter().for_each(|place| self.wake_first(&state, place));
     }
 
-    /// Everything may have changed in these databases.
+    /// Wakes clients because everything may have changed in these databases.
     pub fn stirred(&self, databases: &[u16]) {
         fence(Ordering::SeqCst);
         let state = self.state.lock();
@@ -252,7 +262,7 @@ impl Waiting {
         places.for_each(|place| self.wake_first(&state, place));
     }
 
-    /// The number of clients that were woken, of those with this id: 0 if it does not wait.
+    /// Ends a client's wait for others, with an error if `refuse`; returns whether it was waiting.
     pub fn unblock(&self, client: &Client, refuse: bool) -> bool {
         let ended = client.wait.end(if refuse { REFUSED } else { TIMED_OUT });
         if ended {
@@ -281,21 +291,21 @@ impl Waiting {
         door.ring();
     }
 
-    /// Whether a thread was told to look for clients that were killed, since it asked last.
+    /// Whether a thread was asked to look for killed clients since it last called this.
     #[inline]
     pub fn take_summons(&self, thread: usize) -> bool {
-        // A load alone, nearly always.
+        // Nearly always the load alone.
         self.doors[thread].summoned.load(Ordering::Relaxed) && self.doors[thread].summoned.swap(false, Ordering::AcqRel)
     }
 }
 
 impl Wait {
-    /// Whether it is for work in the background: that is soon done, and needs nobody.
+    /// Whether the wait is for background work, which ends soon without other clients.
     pub fn ends_by_itself(&self) -> bool {
         self.change.is_some() || self.note != 0
     }
 
-    /// How it ended; `None`: it goes on.
+    /// How the wait ended; `None`: it goes on.
     pub fn end(&self) -> Option<End> {
         match self.client.wait.0.load(Ordering::Acquire) {
             REFUSED => Some(End::Refused),

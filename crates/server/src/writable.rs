@@ -1,13 +1,14 @@
-//! Whether the server may write where its settings have it write one day: a service whose file system is read-only but for a few places would find out at the first ACL SAVE or backup.
+//! Checks whether the server may write where its settings let it write one day. Otherwise a service on a mostly
+//! read-only file system would find out only at the first ACL SAVE or backup.
 //!
-//! Thread safety: any thread. It writes nothing, and an answer is of its moment.
+//! Thread safety: any thread. It writes nothing, and an answer holds only for its moment.
 
 use crate::config::Config;
 use crate::events::{self, Level};
 use rustix::fs::{Access, access};
 use std::path::Path;
 
-/// Tells in the log of directories that cannot be written to. No reason not to serve.
+/// Logs the directories that cannot be written to. They are no reason not to serve.
 pub fn tell(config: &Config) {
     for (setting, directory, error) in unwritable(config) {
         let what = if setting == "aclfile" { "ACL SAVE cannot write its file" } else { "SAVE and BGSAVE cannot make backups" };
@@ -19,9 +20,9 @@ pub fn tell(config: &Config) {
     }
 }
 
-/// Those directories, with the settings that lead to them and why they cannot be written to.
+/// These directories, with the settings that name them and why they cannot be written to.
 fn unwritable(config: &Config) -> Vec<(&'static str, &Path, std::io::Error)> {
-    // Files are written beside the one that they replace. A pipe, for one, is not replaced by anybody.
+    // Files are written beside the one that they replace. A pipe, for one, is never replaced.
     let users = config.aclfile.as_deref().filter(|path| path.is_file()).and_then(Path::parent);
     let here = |directory| if directory == Path::new("") { Path::new(".") } else { directory };
     let directories = [("aclfile", users.map(here)), ("backup-dir", config.backup_dir.as_deref())];
@@ -45,7 +46,7 @@ mod tests {
         };
         assert!(unwritable(&Config::default()).is_empty());
         assert!(unwritable(&config(&users, dir.path())).is_empty());
-        // A name without a directory is here, where this package lies.
+        // A name without a directory is in the current one, which is that of this package.
         assert!(unwritable(&config(Path::new("Cargo.toml"), dir.path())).is_empty());
         let gone = dir.path().join("gone");
         let found = config(&gone, &gone);

@@ -1,9 +1,9 @@
-//! `/metrics`, `/healthz` and `/readyz`: GET and HEAD of HTTP/1.1 on one thread, one answer for each connection.
+//! `/metrics`, `/healthz` and `/readyz`: GET and HEAD of HTTP/1.1 on one thread, one answer per connection.
 //!
 //! # Bounds
 //!
-//! [`MAX_CONNECTIONS`] at a time (the oldest gives way), [`MAX_REQUEST`] bytes of a request, [`TIME`] for all of it: a slow client holds up nobody. What comes
-//! behind the request is thrown away, up to [`MAX_REST`] bytes.
+//! [`MAX_CONNECTIONS`] at a time (the oldest gives way), [`MAX_REQUEST`] bytes of a request, [`TIME`] for all of it: a
+//! slow client holds up nobody. What follows the request is discarded, up to [`MAX_REST`] bytes.
 
 use super::{text, unhealthy, unready};
 use crate::shared::Shared;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections at a time.
+/// Maximum number of connections at a time.
 pub const MAX_CONNECTIONS: usize = 32;
-/// Bytes of a request.
+/// Maximum bytes of a request.
 pub const MAX_REQUEST: usize = 8 << 10;
-/// Bytes behind the request.
+/// Maximum bytes that are discarded behind a request.
 pub const MAX_REST: usize = 1 << 20;
-/// From connecting to the last byte of the answer.
+/// Time limit from connecting to the last byte of the answer.
 pub const TIME: Duration = Duration::from_secs(5);
 const LISTENER: Token = Token(0);
 const TICK: Duration = Duration::from_millis(200);
@@ -33,23 +33,24 @@ struct Connection {
     request: Vec<u8>,
     answer: Vec<u8>,
     sent: usize,
-    /// The answer has left, and the other side knows that there is no more.
+    /// The answer has left and writing is shut down, so that the other side sees the end; set by
+    /// [`Connection::read_rest`].
     ended: bool,
-    /// Bytes that came behind the request.
+    /// Bytes discarded behind the request.
     rest: usize,
 }
 
-/// What is to become of a connection.
+/// What happens to a connection next.
 #[derive(PartialEq, Eq)]
 enum Next {
     Wait,
     Close,
 }
 
-/// Serves until `ended`: while the server stops it tells so.
+/// Serves until `ended` is set; while the server stops, it reports that.
 ///
 /// # Errors
-/// The system's, if it gives no event queue.
+/// The system's, if it refuses an event queue.
 pub fn run(shared: &Arc<Shared>, mut listener: TcpListener, ended: &AtomicBool) -> std::io::Result<()> {
     let mut poll = Poll::new()?;
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
@@ -69,8 +70,8 @@ pub fn run(shared: &Arc<Shared>, mut listener: TcpListener, ended: &AtomicBool) 
                 connections.remove(&number);
             }
         }
-        // At every round: after a failure (no descriptors left) nobody tells that it may work again.
-        // Not without end, whoever connects meanwhile.
+        // Accepts in every round, because no event tells after a failure (no descriptors left) that accepting may work
+        // again. The number per round is bounded, however many clients connect meanwhile.
         for _ in 0..MAX_CONNECTIONS {
             let Ok((mut stream, _)) = listener.accept() else { break };
             if connections.len() >= MAX_CONNECTIONS {
@@ -107,11 +108,12 @@ impl Connection {
         if self.answer.is_empty() { Next::Wait } else { self.read_rest() }
     }
 
-    /// The answer has left. It would be lost if the connection were closed while there is something to read: so the other side closes first.
+    /// Handles a connection whose answer has left. Closing it while there is something to read would lose the answer,
+    /// so the other side closes first.
     fn read_rest(&mut self) -> Next {
-        // Once: each time the system tells that there is room to write, and this is called again.
+        // Only once: a shutdown makes the system report room to write, which leads here again.
         if !std::mem::replace(&mut self.ended, true) {
-            // It is closed later if this fails.
+            // If this fails, the connection is closed later.
             let _ = self.stream.shutdown(Shutdown::Write);
         }
         let mut buffer = [0; 2048];
@@ -127,7 +129,7 @@ impl Connection {
         Next::Close
     }
 
-    /// Reads the request; once it is whole, there is an answer.
+    /// Reads the request; once it is whole, makes the answer.
     fn read(&mut self, shared: &Shared) -> Next {
         let mut buffer = [0; 2048];
         loop {
@@ -188,7 +190,8 @@ mod tests {
     use crate::config::Config;
     use hither::Db;
 
-    /// Found by hand: a client that kept its end open after the answer kept the thread busy, for each event of its connection brought the next.
+    /// Found by hand: a client that kept its end open after the answer kept the thread busy, because each event of its
+    /// connection caused the next.
     #[test]
     fn who_does_not_close_brings_no_events() {
         let shared = Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();

@@ -10,10 +10,10 @@ use crate::shared::{BUCKETS, CoreStats, Shared, now_ms};
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A thread that has not come round for so long is stuck.
+/// A thread that has not ticked for this long is stuck.
 const STUCK_MS: u64 = 30_000;
 
-/// Builds the text.
+/// The page under construction.
 struct Page(String);
 
 impl Page {
@@ -41,7 +41,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The page for Prometheus.
+/// Returns the page for Prometheus.
 pub fn text(shared: &Shared) -> String {
     let mut page = Page(String::with_capacity(32 << 10));
     process(shared, &mut page);
@@ -78,7 +78,7 @@ fn commands(shared: &Shared, page: &mut Page) {
         let mut below = 0;
         for bucket in 0..BUCKETS {
             below += sum(|core| &core.histograms, number * BUCKETS + bucket);
-            // The last one has no bound.
+            // The last bucket has no bound.
             let bound = if bucket + 1 == BUCKETS { "+Inf".to_owned() } else { seconds(1000 << bucket).to_string() };
             page.sample("command_duration_seconds_bucket", &[("command", name), ("le", &bound)], below);
         }
@@ -128,7 +128,7 @@ fn store(shared: &Shared, page: &mut Page) {
         seconds(shared.total(|core| &core.waited_ns)),
     );
     page.one("durability_commits_total", "counter", "Syncs of the store.", stats.commit_groups);
-    // 0: every write is durable at return.
+    // 0: every write is durable when it returns.
     let lag = if stats.durable_version == 0 { 0 } else { stats.version.saturating_sub(stats.durable_version) };
     page.one("durability_lag_versions", "gauge", "Versions given out that are not durable yet; an upper bound.", lag);
     page.one("utilization_ratio", "gauge", "Live bytes as a share of segments in use.", stats.utilization);
@@ -197,14 +197,14 @@ fn placement(stats: &hither::Stats, page: &mut Page) {
     }
 }
 
-/// Why the process should be started again, if it should.
+/// Why the process should be restarted, if it should.
 pub fn unhealthy(shared: &Shared) -> Option<String> {
     let now = now_ms();
     let stuck = |core: &CoreStats| now.saturating_sub(core.alive_ms.load(Ordering::Relaxed)) > STUCK_MS;
     shared.cores.iter().position(stuck).map(|thread| format!("thread {thread} has not come round for 30 seconds"))
 }
 
-/// Why clients should go elsewhere, if they should.
+/// Why clients should use another server, if they should.
 pub fn unready(shared: &Shared) -> Option<String> {
     if shared.stopping.load(Ordering::Relaxed) {
         return Some("stopping".to_owned());

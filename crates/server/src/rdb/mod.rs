@@ -4,9 +4,10 @@
 //! type 1 byte | value | version u16 | CRC-64 of all before u64           both little-endian
 //! ```
 //!
-//! Written is version 10 (Redis 7.0) with the plain encodings, so that Redis from 7.0 on takes it. Read is what Redis up to 7.2 writes (version 11) of strings,
-//! hashes and sorted sets, packed ones ([`packed`]) among them. Nothing that is claimed in a payload is believed before it is there, and what is
-//! read of it has a bound ([`Memory`]): three bytes of a compressed string may stand for 264, and those for as many numbers.
+//! This module writes version 10 (Redis 7.0) with the plain encodings, so that Redis from 7.0 on reads it. It reads the
+//! strings, hashes and sorted sets that Redis up to 7.2 writes (version 11), including packed ones ([`packed`]). It
+//! trusts no length in a payload before the bytes are there, and bounds what it reads from it ([`Memory`]): three bytes
+//! of a compressed string may stand for 264, and those for as many numbers.
 
 pub mod packed;
 
@@ -28,9 +29,9 @@ pub enum Value {
 /// Why a payload is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Too short, of a newer version, or changed on its way.
+    /// It is too short, of a newer version, or was changed on its way.
     Footer,
-    /// Whole, but not a value that there is here.
+    /// It is whole, but not a value of a known type.
     Data,
     /// It takes too much memory.
     TooLarge,
@@ -54,36 +55,36 @@ mod kind {
     pub const SORTED_SET_LISTPACK: u8 = 17;
 }
 
-/// A payload in the making.
+/// A payload under construction.
 pub struct Payload(Vec<u8>);
 
 impl Payload {
-    /// A string.
+    /// The payload of a string.
     pub fn string(text: &[u8]) -> Payload {
         let mut payload = Payload(vec![kind::STRING]);
         payload.text(text);
         payload
     }
 
-    /// A hash or sorted set with so many members, which are to follow.
+    /// The payload of a hash or sorted set with `count` members; the caller must append them.
     pub fn collection(of: Type, count: u64) -> Payload {
         let mut payload = Payload(vec![if of == Type::Hash { kind::HASH } else { kind::SORTED_SET }]);
         payload.length(count);
         payload
     }
 
-    /// A field, member or value.
+    /// Appends a field, member or value.
     pub fn text(&mut self, text: &[u8]) {
         self.length(text.len() as u64);
         self.0.extend_from_slice(text);
     }
 
-    /// A score.
+    /// Appends a score.
     pub fn score(&mut self, score: f64) {
         self.0.extend_from_slice(&score.to_le_bytes());
     }
 
-    /// How many bytes it has so far.
+    /// Bytes so far.
     pub fn bytes(&self) -> usize {
         self.0.len()
     }
@@ -103,7 +104,7 @@ impl Payload {
         }
     }
 
-    /// The whole payload.
+    /// Completes the payload.
     pub fn finish(mut self) -> Vec<u8> {
         self.0.extend_from_slice(&WRITTEN_VERSION.to_le_bytes());
         let sum = crc64(&self.0);
@@ -112,19 +113,19 @@ impl Payload {
     }
 }
 
-/// What a value may take in memory while it is read and written.
+/// The memory that a value may take while it is read and written.
 pub struct Memory {
     left: usize,
     exceeded: bool,
 }
 
 impl Memory {
-    /// So many bytes.
+    /// A bound of this many bytes.
     pub const fn of(bytes: usize) -> Memory {
         Memory { left: bytes, exceeded: false }
     }
 
-    /// Takes some for a string of this length. `None`: there is not enough.
+    /// Takes memory for a string of this length; `None` if there is not enough.
     fn take(&mut self, length: usize) -> Option<()> {
         self.take_bytes(length.saturating_add(size_of::<Vec<u8>>()))
     }
@@ -136,15 +137,15 @@ impl Memory {
         Some(())
     }
 
-    /// Takes some for the rows that a member of this name becomes. The value of a field moves into its row.
+    /// Takes memory for the rows of a member with this name length. The value of a field moves into its row.
     fn take_rows(&mut self, of: Type, name: usize) -> Option<()> {
         let row = PER_WRITE + ROW_PREFIX_BYTES + name;
-        // Of a sorted set one has the score as its value, the other in its key.
+        // Of a sorted set, one row has the score as its value, the other in its key.
         self.take_bytes(if of == Type::Hash { row } else { 2 * (row + size_of::<f64>()) })
     }
 }
 
-/// Reads a payload, with `most` bytes of memory for its strings and for the rows that become of them.
+/// Reads a payload, with `most` bytes of memory for its strings and for the rows made of them.
 pub fn read(payload: &[u8], most: usize) -> Result<Value, Refused> {
     let at = payload.len().checked_sub(FOOTER_BYTES).ok_or(Refused::Footer)?;
     let (body, footer) = payload.split_at(at);
@@ -167,13 +168,13 @@ pub fn read(payload: &[u8], most: usize) -> Result<Value, Refused> {
     if good { Ok(value) } else { Err(Refused::Data) }
 }
 
-/// Whether there are members, and all of different names.
+/// Whether there are members, all with different names.
 fn are_different<T>(pairs: &[(Vec<u8>, T)]) -> bool {
     let names: HashSet<&[u8]> = pairs.iter().map(|(name, _)| name.as_slice()).collect();
     !pairs.is_empty() && names.len() == pairs.len()
 }
 
-/// What is left to be read. `None`: that is not what it should be.
+/// The rest of a payload. Its methods return `None` if the bytes are not what they should be.
 struct Reader<'a, 'm> {
     rest: &'a [u8],
     memory: &'m mut Memory,
@@ -192,14 +193,14 @@ impl<'a> Reader<'a, '_> {
         Some(taken)
     }
 
-    /// The next bytes as a string of the value.
+    /// The next bytes, as a string of the value.
     fn copy(&mut self, count: usize) -> Option<Vec<u8>> {
         let bytes = self.take(count)?;
         self.memory.take(count)?;
         Some(bytes.to_vec())
     }
 
-    /// A number as a string of the value.
+    /// A number, as a string of the value.
     fn decimal(&mut self, number: i64) -> Option<Vec<u8>> {
         let text = number.to_string().into_bytes();
         self.memory.take(text.len())?;
@@ -247,7 +248,7 @@ impl<'a> Reader<'a, '_> {
         }
     }
 
-    /// As older versions wrote it.
+    /// A score as older versions wrote it.
     fn score_text(&mut self) -> Option<f64> {
         match self.byte()? {
             253 => None,
@@ -283,7 +284,7 @@ impl<'a> Reader<'a, '_> {
     }
 }
 
-/// Two by two.
+/// Groups items in pairs.
 fn in_pairs(items: Vec<Vec<u8>>, of: Type, memory: &mut Memory) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut items = items.len().is_multiple_of(2).then(|| items.into_iter())?;
     let pairs = std::iter::from_fn(|| Some((items.next()?, items.next()?)));
@@ -397,7 +398,7 @@ mod tests {
             b"\x00\x03abcd",
             b"\x00\xc4a",
             b"\x00\x82abcd",
-            // Claims of 4 GiB, and of all there is.
+            // Lengths of 4 GiB, and of the whole address space.
             b"\x00\x80\xff\xff\xff\xff",
             b"\x04\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01b",
             // No members, one field twice, no score, not a number.
@@ -424,7 +425,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(kind in 0u8..20, packed: bool, bytes: Vec<u8>) {
-            // With the head of a packed collection in some, or few would come far.
+            // With the head of a packed collection in some; otherwise few would get far.
             let mut body = vec![kind];
             if packed {
                 let length = (bytes.len() + 7) as u32;
@@ -448,7 +449,7 @@ mod tests {
             (&b"\x00\xc0\xff"[..], "-1"),
             (b"\x00\xc1\x00\x80", "-32768"),
             (b"\x00\xc2\x00\x00\x00\x7f", "2130706432"),
-            // Two letters, then nine from two back.
+            // Two letters, then nine from two bytes back.
             (b"\x00\xc3\x06\x0b\x01ab\xe0\x00\x01", "abababababa"),
         ] {
             assert_eq!(read(&seal(body.to_vec(), 9)), Ok(Value::String(text.into())), "{body:?}");

@@ -1,7 +1,8 @@
-//! How Redis packs small collections (listpacks; ziplists before version 7.0) and long strings (LZF). Only read here.
+//! How Redis packs small collections (listpacks; ziplists before version 7.0) and long strings (LZF). Only reading is
+//! implemented.
 //!
-//! A packed collection is one run of bytes: a head, entries, and a byte 255. Each entry is a string or a number; in which form, its first byte tells. `None`: it is not what it
-//! should be.
+//! A packed collection is one run of bytes: a head, entries, and a byte 255. Each entry is a string or a number; its
+//! first byte tells the form. `None`: the bytes are not what they should be.
 
 use super::{MAX_STRING, Memory, Reader};
 
@@ -23,7 +24,7 @@ pub fn lzf(packed: &[u8], length: usize, memory: &mut Memory) -> Option<Vec<u8>>
             }
             let back = (usize::from(control & 31) << 8 | usize::from(reader.byte()?)) + 1;
             let from = text.len().checked_sub(back)?;
-            // What is copied may overlap what it makes.
+            // The bytes copied may overlap those that the copy makes.
             (from..from + count).for_each(|at| text.push(text[at]));
         }
         if text.len() > length {
@@ -41,7 +42,7 @@ fn signed(bytes: &[u8]) -> i64 {
 }
 
 impl Reader<'_, '_> {
-    /// A number of so many bytes as a string of the value.
+    /// A number of `count` bytes, as a string of the value.
     fn signed(&mut self, count: usize) -> Option<Vec<u8>> {
         let number = signed(self.take(count)?);
         self.decimal(number)
@@ -99,14 +100,14 @@ pub fn ziplist(bytes: &[u8], memory: &mut Memory) -> Option<Vec<Vec<u8>>> {
     if u32::from_le_bytes(reader.array()?) as usize != bytes.len() {
         return None;
     }
-    // Where the last entry is.
+    // The offset of the last entry.
     reader.take(4)?;
     let count = u16::from_le_bytes(reader.array()?);
     let mut entries = Vec::new();
     loop {
         match reader.byte()? {
             0xff => break,
-            // The length of the entry before.
+            // The length of the previous entry.
             0xfe => drop(reader.take(4)?),
             _ => {}
         }
@@ -133,7 +134,7 @@ pub fn ziplist(bytes: &[u8], memory: &mut Memory) -> Option<Vec<Vec<u8>>> {
     check(reader, entries, count)
 }
 
-/// Nothing may follow, and the count must be right; 65,535: nobody has counted.
+/// Nothing may follow, and the count must be right; 65,535 means that it is unknown.
 fn check(reader: Reader<'_, '_>, entries: Vec<Vec<u8>>, count: u16) -> Option<Vec<Vec<u8>>> {
     (reader.rest.is_empty() && (count == u16::MAX || usize::from(count) == entries.len())).then_some(entries)
 }
