@@ -80,7 +80,8 @@ fn a_user_changes_under_its_clients() {
     assert_eq!(admin.run("CLIENT KILL USER nobody"), "!ERR No such user 'nobody'");
 }
 
-/// Regression: the user of before came back without being looked up again, so what was taken away during an attempt that failed stayed allowed.
+/// Regression: the earlier user came back without being looked up again, so rights taken away during a failed attempt
+/// stayed.
 #[test]
 fn rights_taken_away_during_an_exec_that_fails_are_gone() {
     let shared = shared();
@@ -88,7 +89,7 @@ fn rights_taken_away_during_an_exec_that_fails_are_gone() {
     admin.run("ACL SETUSER bob on nopass +@all ~*");
     client.script("AUTH bob x => OK\nSET k 1 => OK\nMULTI => OK\nGET k => QUEUED");
     shared.acl().set_user(b"bob", &[b"-@all".to_vec()]).unwrap();
-    // The head of the array fits, what is said of the refusal does not.
+    // The head of the array fits; the text of the refusal does not.
     let session = &mut client.session;
     session.output_limit = 64;
     let outcome = transactions::exec(session, &shared, &mut Vec::new(), &mut 0);
@@ -201,7 +202,7 @@ fn every_command_can_be_allowed_and_forbidden() {
     assert_ne!(admin.run("ACL GENPASS"), admin.run("ACL GENPASS"));
 }
 
-/// Regression: who was logged in as a user that the file no longer has, and said nothing, went on seeing what others do.
+/// Regression: an idle client whose user was no longer in the file went on being shown what others do.
 #[test]
 fn clients_of_users_that_a_load_leaves_out_are_closed() {
     let dir = tempfile::tempdir().unwrap();
@@ -224,7 +225,7 @@ fn clients_of_users_that_a_load_leaves_out_are_closed() {
     assert!(eve.session.closing && !eve.session.client.is_killed(), "it is told, and closed then");
 }
 
-/// Regression: taking back a new `requirepass` took the password away that ACL SETUSER had given.
+/// Regression: taking back a new `requirepass` removed the password that ACL SETUSER had set.
 #[test]
 fn settings_that_are_refused_open_no_door() {
     let shared = shared();
@@ -243,7 +244,7 @@ fn settings_that_are_refused_open_no_door() {
     assert_eq!(admin.run("CONFIG GET timeout requirepass"), "[requirepass '' timeout 0]");
 }
 
-/// Regression: a very long password was acknowledged and not set, and of one that is not UTF-8 another was set.
+/// Regression: a very long password was acknowledged and not set, and instead of one that is not UTF-8 another was set.
 #[test]
 fn a_password_is_set_as_it_is_or_refused() {
     let shared = shared();
@@ -257,7 +258,8 @@ fn a_password_is_set_as_it_is_or_refused() {
     assert_eq!(show(&Client::new(&shared).call(&[b"AUTH", long.as_bytes()])), "OK");
 }
 
-/// Regression: the file's rules of the default user were in force, and CONFIG GET showed a password that nobody could log in with.
+/// Regression: the file's rules of the default user were in force, but CONFIG GET showed a password that nobody could
+/// log in with.
 #[test]
 fn a_file_that_names_the_default_user_goes_before_requirepass() {
     let dir = tempfile::tempdir().unwrap();
@@ -270,7 +272,7 @@ fn a_file_that_names_the_default_user_goes_before_requirepass() {
     assert_eq!(say(&mut client, "AUTH new"), "OK");
     assert_eq!(say(&mut client, "CONFIG GET requirepass"), "[requirepass '']");
     server.stop();
-    // It is the password of a default user whom the file does not name, until it does.
+    // While the file does not name the default user, `requirepass` is that user's password.
     std::fs::write(&file, "user eve on nopass ~* +@all\n").unwrap();
     let server = start_with(config());
     let mut client = connect(&server);
@@ -284,7 +286,8 @@ fn a_file_that_names_the_default_user_goes_before_requirepass() {
     server.stop();
 }
 
-/// What a client had changed before it said ACL SAVE is in the file when it is answered, whoever saves at the same time.
+/// What a client changed before it sent ACL SAVE is in the file when it gets the reply, whichever clients save at the
+/// same time.
 #[test]
 fn users_are_saved_for_all_who_ask() {
     let dir = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ fn config(directory: &Path) -> Config {
     Config { threads: 2, backup_dir: Some(directory.to_owned()), ..Config::default() }
 }
 
-/// What lies in the directory, in order.
+/// The contents of the directory, in order.
 fn in_it(directory: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<_> = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path()).collect();
     paths.sort();
@@ -43,7 +43,7 @@ fn a_backup_has_all_databases_of_one_moment_and_can_be_served() {
         scope.spawn(|| {
             let mut client = connect(&server);
             for number in 1.. {
-                // A hash and a sorted set that are as long as a number says, and now and then made anew.
+                // A hash and a sorted set whose lengths follow a counter; now and then all are made anew.
                 let lines = if number % 20 == 0 { "DEL th tz; SET tn 0" } else { "INCR tn" };
                 for line in format!("MULTI; {lines}; HSET th f{number} 1; ZADD tz {number} m{number}; EXEC").split("; ") {
                     ask(&mut client, line);
@@ -78,12 +78,12 @@ fn a_backup_has_all_databases_of_one_moment_and_can_be_served() {
         }
         let [long, fields, members] = ["GET tn", "HLEN th", "ZCARD tz"].map(|line| ask(&mut client, line));
         let (long, has): (u64, u64) = (long.parse().unwrap(), fields.parse().unwrap());
-        // One more since it was made anew.
+        // One more than the counter, since they were made anew.
         assert!(fields == members && (long..=long + 1).contains(&has), "{long} {fields} {members}");
-        // What is counted is there.
+        // What is counted exists.
         assert_eq!(ask(&mut client, "HKEYS th").split(' ').count().to_string(), fields);
         assert_eq!(ask(&mut client, "ZRANGE tz 0 -1").split(' ').count().to_string(), members);
-        // It goes on by itself.
+        // The backup works as a store of its own.
         assert_eq!(ask(&mut client, "HSET new f 1"), "1");
         assert_eq!(ask(&mut client, "HGETALL new"), "[f 1]");
         server.stop();
@@ -91,7 +91,7 @@ fn a_backup_has_all_databases_of_one_moment_and_can_be_served() {
     server.stop();
 }
 
-/// Whatever it was copying is taken away: it is begun again, or there is none.
+/// Flushes take away whatever a backup is copying: the backup begins again, or there is none.
 #[test]
 fn a_backup_beside_flushes_is_of_one_moment_or_none() {
     let directory = TempDir::new().unwrap();
@@ -165,7 +165,7 @@ fn a_server_ends_in_the_middle_of_a_backup() {
     }
     ask(&mut client, "BGSAVE");
     server.stop();
-    // It may have been made just before.
+    // A backup may have been made just before the stop.
     for backup in in_it(directory.path()) {
         assert_eq!(ask(&mut serve(&backup).1, "HLEN h199"), "200");
     }

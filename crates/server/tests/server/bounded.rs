@@ -1,4 +1,4 @@
-//! A server whose store has reached the bound of its live bytes: it starts, and what is deleted gives space back.
+//! A server whose store has reached the bound of its live bytes: it starts, and deletes give space back.
 
 use crate::common::{Client, shared_on};
 use hither::{Db, Durability, MediumChoice};
@@ -20,7 +20,7 @@ fn start(db: &Db) -> Server {
     Server::start(db.clone(), Config { port: 0, threads: 1, ..Config::default() }).unwrap()
 }
 
-/// Fields of a hash `h` until it is refused or has so many.
+/// Adds fields to hash `h` until one is refused or there are `most`; returns how many were added.
 fn fill(client: &mut Client, most: usize) -> usize {
     for number in 0..most {
         let reply = client.raw(&[b"HSET", b"h", format!("f{number}").as_bytes(), &VALUE]);
@@ -32,18 +32,19 @@ fn fill(client: &mut Client, most: usize) -> usize {
     most
 }
 
-/// There is no room; deleting makes some.
+/// Checks that there is no room, and that deleting makes some.
 fn gives_space_back(mut client: Client) {
     let put = |client: &mut Client| client.raw(&[b"SET", b"k", &VALUE]);
     assert!(put(&mut client).starts_with(b"-OOM"));
     assert_eq!(client.run("DEL h"), "1");
     reaper::sweep(&client.shared.databases).unwrap();
-    // A thread of the server's may be at it as well.
+    // The server's own reaper may be at work as well.
     crate::common::until(|| crate::common::rows(&client.shared) == [0]);
     assert_eq!(put(&mut client), b"+OK\r\n");
 }
 
-/// Regression: an orderly end deleted the note that collections are whole, and no later start could write it again: each ended with the status of a full store.
+/// Regression: an orderly end deleted the note that collections are whole, and no later start could write it again:
+/// each ended with the status of a full store.
 #[test]
 fn a_server_at_the_bound_starts_again_after_an_orderly_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -60,7 +61,7 @@ fn a_server_at_the_bound_starts_again_after_an_orderly_end() {
     }
 }
 
-/// Regression: the same in a store that never had the note, or with a bound that is lower than it was.
+/// Regression: the same in a store that never had the note, or whose bound is lower than it was.
 #[test]
 fn a_server_starts_where_nothing_of_its_own_is_there_yet() {
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +75,7 @@ fn a_server_starts_where_nothing_of_its_own_is_there_yet() {
     gives_space_back(Client::new(&shared_on(open(dir.path(), Some(25)))));
 }
 
-/// Regression: what mending has to write was refused, and then nothing that was deleted gave its rows back.
+/// Regression: what mending has to write was refused, and from then on nothing that was deleted gave its rows back.
 #[test]
 fn a_store_at_the_bound_is_mended() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,24 +12,24 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A server's state without threads, in memory.
+/// The state of a server without threads, in memory.
 pub fn shared() -> Arc<Shared> {
     shared_on(Db::builder().in_memory().open().unwrap())
 }
 
-/// The same on a store.
+/// The same on a given store.
 pub fn shared_on(db: Db) -> Arc<Shared> {
     Shared::new(db, Config::default(), THREADS).unwrap()
 }
 
-/// Threads that clients without a socket may say they are on.
+/// Number of threads that clients without a socket may be on.
 pub const THREADS: usize = 4;
 
-/// One client.
+/// A client without a socket.
 pub struct Client {
     pub shared: Arc<Shared>,
     pub session: Session,
-    /// What the last reply rests on.
+    /// The version that the last reply rests on.
     pub rests_on: u64,
 }
 
@@ -38,7 +38,7 @@ impl Client {
         Client::on(shared, 0)
     }
 
-    /// The same on this thread of the server: clients of one are never at work at the same time.
+    /// A client on this thread of the server: clients of one thread never run at the same time.
     pub fn on(shared: &Arc<Shared>, thread: usize) -> Client {
         let client = shared.clients.add("test".into(), "test".into(), thread);
         Client { shared: shared.clone(), session: Session::new(shared.clone(), client), rests_on: 0 }
@@ -54,7 +54,8 @@ impl Client {
         });
         let mut out = Vec::new();
         self.rests_on = self.session.execute(&self.shared, Args::new(&bytes, &ranges), &mut out);
-        // What it asked for is done by a thread of the server's. It is woken then, which nobody sees here.
+        // A thread of the server makes the change that the command asked for, and then wakes the client; here nobody
+        // sees the wake.
         while self.session.wait.as_ref().is_some_and(|wait| wait.change.is_some()) {
             std::thread::yield_now();
             self.rests_on = self.session.execute(&self.shared, Args::new(&bytes, &ranges), &mut out);
@@ -70,13 +71,13 @@ impl Client {
         value
     }
 
-    /// Runs a command given as words; shows its reply in short: see [`show`].
+    /// Runs a command given as words; returns its reply in short form: see [`show`].
     pub fn run(&mut self, line: &str) -> String {
         let words: Vec<&[u8]> = line.split(' ').map(|word| if word == "''" { b"" } else { word.as_bytes() }).collect();
         show(&self.call(&words))
     }
 
-    /// Runs each command before `=>` and compares the reply with what stands behind.
+    /// Runs the command before each `=>` and compares the reply with the text behind it.
     pub fn script(&mut self, script: &str) {
         for (number, line) in script.lines().enumerate() {
             let line = line.trim();
@@ -89,7 +90,8 @@ impl Client {
     }
 }
 
-/// A reply in short: `text` for bulk and simple strings, numbers as they are, `nil`, `[a b]`, `{a:b}`, `!message` for errors.
+/// A reply in short form: `text` for bulk and simple strings, numbers as they are, `nil`, `[a b]`, `{a:b}`, `!message`
+/// for errors.
 pub fn show(value: &Value) -> String {
     let all = |items: &[Value]| items.iter().map(show).collect::<Vec<_>>().join(" ");
     match value {
@@ -113,7 +115,8 @@ pub fn show(value: &Value) -> String {
     }
 }
 
-/// Counts a test that cannot be done here. To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
+/// Counts a test that cannot run here. Prints to standard output itself, because the captured output of a passing test
+/// is not shown. An error is ignored: the reader may be gone.
 pub fn skipped(why: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("HITHER_COUNT skipped_{why} 1\n").as_bytes());
 }
@@ -128,14 +131,14 @@ pub fn start_with(config: Config) -> Server {
     Server::start(Db::builder().in_memory().open().unwrap(), Config { port: 0, ..config }).unwrap()
 }
 
-/// A connection to it.
+/// A connection to the server.
 pub fn connect(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(server.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream
 }
 
-/// So many replies, as [`show`] shows them.
+/// Receives at least `count` replies, in the form of [`show`].
 pub fn receive(stream: &mut TcpStream, count: usize) -> Vec<String> {
     let (mut bytes, mut chunk, mut replies) = (Vec::new(), vec![0; 64 << 10], Vec::new());
     loop {
@@ -153,7 +156,8 @@ pub fn receive(stream: &mut TcpStream, count: usize) -> Vec<String> {
     }
 }
 
-/// Reads what there is. One that has a time limit may be interrupted without a signal (signal(7)): when the process, or the machine, is stopped and goes on.
+/// Reads what there is. A read with a time limit may be interrupted without a signal (signal(7)), when the process or
+/// the machine is stopped and continued.
 pub fn read_some(stream: &mut impl Read, bytes: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match stream.read(bytes) {
@@ -163,7 +167,7 @@ pub fn read_some(stream: &mut impl Read, bytes: &mut [u8]) -> std::io::Result<us
     }
 }
 
-/// Sends commands that `; ` divides.
+/// Sends commands separated by `; `.
 pub fn send(stream: &mut TcpStream, lines: &str) {
     stream.write_all(format!("{}\r\n", lines.replace("; ", "\r\n")).as_bytes()).unwrap();
 }
@@ -184,13 +188,13 @@ pub fn until(holds: impl Fn() -> bool) {
     }
 }
 
-/// Until so many clients wait.
+/// Waits until this many clients wait.
 #[track_caller]
 pub fn until_waiting(server: &Server, count: usize) {
     until(|| server.shared().waiting.len() == count);
 }
 
-/// Ends the other threads of a test, also if this one fails.
+/// Stops the other threads of a test, even if this one fails.
 pub struct Stop<'a>(pub &'a std::sync::atomic::AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -204,7 +208,7 @@ pub fn script(text: &str) {
     Client::new(&shared()).script(text);
 }
 
-/// Rows of each database that are of collections.
+/// For each database, the number of its rows that belong to collections.
 pub fn rows(shared: &Shared) -> Vec<usize> {
     let of = |database: &Database| database.rows.iter().filter(|pair| pair.as_ref().unwrap().0 != MARKER).count();
     shared.databases.existing().iter().map(|database| of(database)).collect()

@@ -1,4 +1,4 @@
-//! Clients that come in each other's way: commands that others are always faster than, and clients that are killed.
+//! Clients that interfere with each other: commands that others are always faster than, and clients that are killed.
 
 use crate::common::{Client, Stop, connect, receive, say, send, shared, start, until, until_waiting};
 use hither_server::shared::CoreStats;
@@ -6,7 +6,8 @@ use hither_server::turns::ATTEMPTS_BESIDE_OTHERS;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Regression: HGETALL of 50,000 fields beside two writers had no answer after 30 s, nor had other clients of its thread.
+/// Regression: HGETALL of 50,000 fields beside two writers had no answer after 30 s, nor had other clients of its
+/// thread.
 #[test]
 fn a_large_read_beside_writers_ends_after_a_few_attempts() {
     const FIELDS: usize = 5000;
@@ -32,7 +33,7 @@ fn a_large_read_beside_writers_ends_after_a_few_attempts() {
         let mut tried_alone = 0;
         while tried_alone < 5 {
             let (retries, before) = (reader.session.stats().retries.load(Ordering::Relaxed), written.load(Ordering::Relaxed));
-            // One command, and one of several that writes as well.
+            // A single command, and a transaction that writes as well.
             let told = reader.run("HGETALL h");
             assert_eq!(told.split(' ').count(), 2 * FIELDS, "each field once");
             reader.script("MULTI => OK\nHLEN h => QUEUED\nHSET other a 1 => QUEUED\nHKEYS h => QUEUED");
@@ -46,7 +47,8 @@ fn a_large_read_beside_writers_ends_after_a_few_attempts() {
     });
 }
 
-/// Regression: a command that had read the number of members, then more of them than that, counted down below nothing and ended the server.
+/// Regression: a command that had read the number of members, and then found more members than that, counted down below
+/// zero and ended the server.
 #[test]
 fn members_that_come_while_others_are_taken_are_no_surprise() {
     let shared = shared();
@@ -72,7 +74,8 @@ fn members_that_come_while_others_are_taken_are_no_surprise() {
     });
 }
 
-/// Regression: HINCRBY that had read the hash at its key told of a value that only the hash's next key ever had, after RENAME.
+/// Regression: after RENAME, an HINCRBY that had read the hash at its key reported a value that only the hash's next
+/// key ever had.
 #[test]
 fn an_error_tells_of_what_the_key_had() {
     let shared = shared();
@@ -98,12 +101,13 @@ fn an_error_tells_of_what_the_key_had() {
     });
 }
 
-/// How many commands a thread has run: each of them counted one field up.
+/// Number of commands that a thread has run: each of them incremented one field.
 fn written_by(stats: &CoreStats) -> u64 {
     stats.calls.iter().map(|calls| calls.load(Ordering::Relaxed)).sum()
 }
 
-/// Regression: until its thread looked, a tenth of a second later at most, a client that was killed took what came after that, and nobody got it.
+/// Regression: a killed client took what came before its thread noticed the kill, up to a tenth of a second later, and
+/// nobody got it.
 #[test]
 fn who_is_killed_takes_nothing_any_more() {
     let server = start();
@@ -127,7 +131,7 @@ fn who_is_killed_runs_nothing_any_more() {
         let (mut victim, mut operator) = (connect(&server), connect(&server));
         let id = say(&mut victim, "CLIENT ID");
         assert_eq!(say(&mut operator, &format!("CLIENT KILL ID {id}")), "1");
-        // It may be closed already.
+        // The connection may be closed already.
         let _ = std::io::Write::write_all(&mut victim, format!("SET k {number}\r\n").as_bytes());
         assert!(matches!(victim.read(&mut [0; 100]), Ok(0) | Err(_)), "closed without a reply");
         assert_eq!(say(&mut operator, "GET k"), "nil");
@@ -135,7 +139,7 @@ fn who_is_killed_runs_nothing_any_more() {
     server.stop();
 }
 
-/// Who kills itself is told so first, as in Redis; what it has queued behind it does not run.
+/// A client that kills itself gets its reply first, as in Redis; the commands queued behind it do not run.
 #[test]
 fn who_kills_itself_gets_an_answer() {
     let server = start();
@@ -146,7 +150,7 @@ fn who_kills_itself_gets_an_answer() {
     assert_eq!(client.read(&mut [0; 100]).unwrap(), 0);
     let mut client = connect(&server);
     assert_eq!(say(&mut client, "GET k"), "nil");
-    // Within a transaction, too: it is applied.
+    // Within a transaction, too: the transaction is applied.
     send(&mut client, "CLIENT ID; MULTI; SET k 2");
     let id = receive(&mut client, 3).remove(0);
     send(&mut client, &format!("CLIENT KILL ID {id} SKIPME no; EXEC"));

@@ -1,4 +1,4 @@
-//! Iterations over keys and members: by the cursors of SCAN and its like, and by ranges of keys.
+//! Iterations over keys and members: by the cursors of the SCAN family, and by ranges of keys.
 
 use crate::common::{Client, script, shared, show};
 use hither_resp::Value;
@@ -51,7 +51,8 @@ fn ordered_access() {
     );
 }
 
-/// Regression: where the hash was another one meanwhile, its cursor was an error, and clients gave up in the midst of their iteration.
+/// Regression: if the hash had been replaced, its cursor was an error, and clients gave up in the middle of their
+/// iteration.
 #[test]
 fn an_iteration_goes_on_in_what_has_taken_the_place() {
     let mut client = Client::new(&shared());
@@ -68,7 +69,8 @@ fn an_iteration_goes_on_in_what_has_taken_the_place() {
     }
 }
 
-/// Regression: a cursor of another key was taken, so that what came behind it told where the names of that key's members lie, whoever may read them.
+/// Regression: a cursor of another key was accepted, and the reply revealed where the names of that key's members lie,
+/// whoever may read them.
 #[test]
 fn a_cursor_leads_on_in_its_own_key_only() {
     let shared = shared();

@@ -1,4 +1,4 @@
-//! SAVE and its kind, DUMP and RESTORE, SORT, COMMAND GETKEYSANDFLAGS: through sessions.
+//! SAVE and related commands, DUMP and RESTORE, SORT, COMMAND GETKEYSANDFLAGS: through sessions.
 
 use crate::common;
 use crate::common::{Client, shared, shared_on};
@@ -6,7 +6,7 @@ use hither::Db;
 use hither_resp::Value;
 use std::time::{Duration, Instant};
 
-/// The payload that DUMP answers.
+/// The payload in the reply to DUMP.
 fn dump(client: &mut Client, key: &str) -> Vec<u8> {
     match client.call(&[b"DUMP", key.as_bytes()]) {
         Value::Bulk(payload) => payload,
@@ -45,7 +45,7 @@ fn what_is_dumped_can_be_restored() {
         ZRANK h d => 1
         HSET s a 2 c 3 => 1",
     );
-    // Over already: it goes.
+    // The expiry has passed already, so the key goes.
     assert_eq!(restore(&mut client, "RESTORE h 1 ABSTTL REPLACE", &z), "OK");
     assert_eq!(restore(&mut client, "RESTORE x 1 ABSTTL", &z), "OK");
     client.script("EXISTS h x => 0");
@@ -119,7 +119,7 @@ fn sort() {
     );
 }
 
-/// Regression: they were a set, whose members many clients' sets cannot hold.
+/// Regression: they were a set, but the sets of many clients cannot hold such members.
 #[test]
 fn subcommands_are_an_array_unless_there_are_none() {
     let mut client = Client::new(&shared());
@@ -149,7 +149,7 @@ fn keys_and_flags() {
     );
 }
 
-/// Runs a command that may wait until it does not wait any more.
+/// Runs a command that may wait, until it answers.
 fn finish(client: &mut Client, word: &[u8]) -> Vec<u8> {
     // A sync can take long where much else is written.
     let end = Instant::now() + Duration::from_secs(200);
@@ -173,7 +173,7 @@ fn saves_take_checkpoints() {
     client.script("HITHER.DURABILITY PROCESS => OK\nSET a 1 => OK");
     let before = taken();
     assert_eq!(finish(&mut client, b"SAVE"), b"+OK\r\n");
-    // The store takes some of its own accord, too.
+    // The store also takes checkpoints on its own.
     assert!(taken() > before);
     assert!(client.run("LASTSAVE").parse::<u64>().unwrap() >= started);
     client.script(
@@ -198,7 +198,7 @@ fn saves_take_checkpoints() {
     assert!(persistence.contains("rdb_last_bgsave_status:ok") && persistence.contains("rdb_bgsave_in_progress:0"), "{persistence}");
 }
 
-/// Regression: a checkpoint that could not be written was answered as if the store had failed, and took no more writes.
+/// Regression: a checkpoint that could not be written was answered as if the store had failed and took no more writes.
 #[test]
 fn a_save_that_fails_is_no_failure_of_the_store() {
     let dir = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ fn a_save_that_fails_is_no_failure_of_the_store() {
     assert_eq!(finish(&mut client, b"SAVE"), b"+OK\r\n");
 }
 
-/// Regression: an expiry beyond what a signed number can tell made PTTL negative.
+/// Regression: an expiry beyond the range of a signed number made PTTL negative.
 #[test]
 fn an_expiry_of_restore_can_be_told() {
     let mut client = Client::new(&shared());
@@ -229,7 +229,7 @@ fn an_expiry_of_restore_can_be_told() {
 fn sort_finds_nothing_where_no_key_can_be() {
     let mut client = Client::new(&shared());
     client.script("ZADD z 1 a 2 bb => 2\nHSET ha f 1 => 1\nHSET hbb f 0 => 1");
-    // With one letter it is as long as a key may be.
+    // With one more letter it is as long as a key may be.
     let long = "x".repeat(65_535);
     assert_eq!(client.run(&format!("SET {long}a 5")), "OK");
     assert_eq!(client.run(&format!("SORT z BY {long}* GET # GET {long}*")), "[bb nil a 5]");

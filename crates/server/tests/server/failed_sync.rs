@@ -1,4 +1,5 @@
-//! A sync that fails, as clients see it: an error for what waited for it and for every later write, while reads of what is durable go on.
+//! A failed sync, as clients see it: an error for what waited for it and for every later write, while reads of durable
+//! data go on.
 
 use crate::common::read_some;
 use hither::{Db, MediumChoice};
@@ -84,7 +85,8 @@ fn a_failed_sync_is_told_and_reads_go_on() {
     let replies = client.run("MULTI\nSET a 1\nSET b 1\nEXEC");
     assert!(replies[3].starts_with("MISCONF"), "{replies:?}");
     assert_eq!(other.run("GET kept\nHGET h f\nGET later\nPING"), ["1", "v", "Null", "PONG"]);
-    // Those that look at several entries, which must have been so at one moment: a batch of conditions tells that, and it writes nothing.
+    // Commands that look at several entries, which must have been so at one moment: a batch of conditions checks that,
+    // and writes nothing.
     assert_eq!(
         other.run("MGET kept kept\nEXISTS kept h\nHGETALL h\nLCS kept kept"),
         ["Array([Bulk([49]), Bulk([49])])", "Integer(2)", "Array([Bulk([102]), Bulk([118])])", "1"]
@@ -101,7 +103,7 @@ fn a_failed_sync_is_told_and_reads_go_on() {
     server.stop();
 }
 
-/// Regression: nothing in the log said so.
+/// Regression: the log did not report it.
 #[test]
 fn a_failed_sync_is_logged_once() {
     let mut test = std::process::Command::new(std::env::current_exe().unwrap());
@@ -133,12 +135,12 @@ fn a_flush_that_fails_half_way_is_an_error() {
             assert!(reply.starts_with("MISCONF"), "{skip}: {reply}");
         }
         assert_eq!(other.run("GET k"), ["1"]);
-        // Regression: who came new was refused whatever it asked for.
+        // Regression: a new client was refused whatever it asked for.
         let mut fresh = Client::of(&server);
         assert_eq!(fresh.run("PING\nSELECT 1\nGET k\nSELECT 0"), ["PONG", "OK", "1", "OK"], "{skip}");
         assert_eq!(fresh.run("GET k"), replies[replies.len() - 1..], "{skip}");
         assert!(fresh.run("INFO keyspace")[0].contains("db1:keys=1"), "{skip}");
-        // Regression: the number of keys was that of before, where there were none.
+        // Regression: the number of keys was the earlier one, although there were none.
         let (count, key) = (fresh.run("DBSIZE").remove(0), &replies[replies.len() - 1]);
         assert_eq!(count == "Integer(1)", key == "1", "{skip}: {count} keys, {key}");
         server.stop();
@@ -147,7 +149,7 @@ fn a_flush_that_fails_half_way_is_an_error() {
     assert!(replies.iter().any(|reply| reply.starts_with("MISCONF")), "{replies:?}");
 }
 
-/// Regression: the reply named the store's files and had no code, and nobody else was told that the sync had failed.
+/// Regression: the reply named the store's files and had no code, and nobody else learned that the sync had failed.
 #[test]
 fn a_sync_that_fails_under_save_is_told_like_any_other() {
     let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
@@ -164,7 +166,7 @@ fn a_sync_that_fails_under_save_is_told_like_any_other() {
     server.stop();
 }
 
-/// Regression: a stop waited until all had been made that were asked for, by clients that were gone.
+/// Regression: a stop waited for all changes that had been asked for, by clients that were gone.
 #[test]
 fn changes_that_have_not_begun_when_the_server_stops_are_refused() {
     let shared = crate::common::shared();

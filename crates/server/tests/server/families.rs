@@ -130,7 +130,7 @@ fn keys() {
     );
 }
 
-/// Regression: the line had no commas, and clients gave it as text and not as numbers.
+/// Regression: the line had no commas, and clients returned it as text and not as numbers.
 #[test]
 fn keys_and_those_that_expire_are_counted() {
     let shared = shared();
@@ -145,7 +145,7 @@ fn keys_and_those_that_expire_are_counted() {
     until(|| counted.borrow_mut().run("INFO keyspace").contains("db0:keys=2,expires=0,"));
 }
 
-/// Regression: what fits into no float was taken for infinity, or for nothing.
+/// Regression: a number that fits into no float was taken for infinity, or for zero.
 #[test]
 fn numbers_that_do_not_fit_are_refused() {
     script(
@@ -159,7 +159,7 @@ fn numbers_that_do_not_fit_are_refused() {
     );
 }
 
-/// Regression: other errors than Redis', or none.
+/// Regression: the errors were others than Redis', or there were none.
 #[test]
 fn words_that_are_missing_or_too_many_are_errors_of_syntax() {
     script(
@@ -388,7 +388,7 @@ fn common_subsequences() {
     );
 }
 
-/// Regression: ZINCRBY answered -0, and ZSCORE 0 then.
+/// Regression: ZINCRBY answered -0, and a later ZSCORE 0.
 #[test]
 fn a_score_is_answered_as_it_is_stored() {
     script(
@@ -424,7 +424,7 @@ fn several_sorted_sets() {
     );
 }
 
-/// Regression: ZADD with XX drew a number for a set that it did not make.
+/// Regression: ZADD with XX took a number for a set that it did not make.
 #[test]
 fn who_makes_no_collection_draws_no_number() {
     let shared = shared();

@@ -1,4 +1,5 @@
-//! What keeps clients out, holds them up, or holds little for them: pauses, addresses, clients that have not said who they are.
+//! What keeps clients out, holds them up, or limits what is held for them: pauses, addresses, clients that have not
+//! logged in.
 
 use crate::common::{Client, connect, say, send, skipped, start_with, until};
 use hither::{Db, MediumChoice};
@@ -18,7 +19,7 @@ fn open(dir: &Path) -> Db {
     Db::builder().path(dir).medium(MediumChoice::File).capacity(8 << 20).max_capacity(64 << 20).open().unwrap()
 }
 
-/// Regression: where the store's time was ahead of the machine's clock, a pause took so much longer.
+/// Regression: if the store's time was ahead of the machine's clock, a pause took longer by the difference.
 #[test]
 fn a_pause_is_counted_by_the_clock_that_ends_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -55,7 +56,7 @@ fn listening_at(listen: &[IpAddr]) -> Server {
     start_with(Config { threads: 1, listen: listen.to_vec(), ..Config::default() })
 }
 
-/// Regression: of all addresses of both kinds the second was in use by the first.
+/// Regression: with all addresses of both kinds, the second was reported as in use, by the first.
 #[test]
 fn all_addresses_of_both_kinds_can_be_listened_at() {
     let (four, six) = (IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED));
@@ -63,7 +64,7 @@ fn all_addresses_of_both_kinds_can_be_listened_at() {
         eprintln!("this machine has no IPv6: {error}");
         return skipped("without_ipv6");
     }
-    // The one for IPv6 alone takes clients of both.
+    // The IPv6 address alone takes clients of both kinds.
     for listen in [&[four, six][..], &[six, four], &[six]] {
         let server = listening_at(listen);
         for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
@@ -75,7 +76,7 @@ fn all_addresses_of_both_kinds_can_be_listened_at() {
     }
 }
 
-/// What the server says of its health; nothing once it does not answer.
+/// The server's answer about its health; `None` once it does not answer.
 fn ask(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
@@ -85,14 +86,14 @@ fn ask(address: SocketAddr, path: &str) -> Option<String> {
     Some(answer)
 }
 
-/// Regression: it did not answer at all from a fifth of a second after the beginning of the end on, however long that took.
+/// Regression: from a fifth of a second after the stop had begun it did not answer at all, however long the stop took.
 #[test]
 fn health_is_told_until_nobody_is_served() {
     let address = Some((Ipv4Addr::LOCALHOST, 0).into());
     let server = start_with(Config { threads: 2, metrics_address: address, ..Config::default() });
     let (shared, metrics) = (server.shared().clone(), server.metrics_address().unwrap());
     let mut client = connect(&server);
-    // A reply that nobody reads, which is waited for.
+    // The stop waits for a reply that nobody reads.
     assert_eq!(say(&mut client, &format!("SETRANGE large {} x", (64 << 20) - 1)), (64 << 20).to_string());
     send(&mut client, "GET large");
     client.read_exact(&mut [0; 1]).unwrap();
@@ -109,12 +110,13 @@ fn health_is_told_until_nobody_is_served() {
     end.join().unwrap();
 }
 
-/// Regression: while a long command ran on the first thread nobody could connect, and whoever had the fewest clients got new ones, even if it was held up.
+/// Regression: while a long command ran on the first thread nobody could connect, and the thread with the fewest
+/// clients got new ones even if it was held up.
 #[test]
 fn a_thread_that_is_held_up_keeps_nobody_out() {
     for stuck in 0..2 {
         let server = start_with(Config { threads: 2, enable_debug_command: DebugCommand::Yes, ..Config::default() });
-        // The thread that is to be held up has some clients, and no more than the other.
+        // The thread to be held up has some clients, and no more than the other.
         let mut clients = Vec::new();
         let on = |thread: usize| server.shared().clients.list().iter().filter(|client| client.core == thread).count();
         while on(stuck) == 0 || on(stuck) > on(1 - stuck) {

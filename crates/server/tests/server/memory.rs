@@ -1,4 +1,4 @@
-//! What one client can make the server hold: bytes that are allocated, counted by a global allocator for each thread.
+//! What one client can make the server hold: allocated bytes, counted for each thread by a global allocator.
 
 use crate::common::{Client, show};
 use hither::Db;
@@ -14,13 +14,13 @@ mod held;
 struct Counting;
 
 thread_local! {
-    /// Bytes that the thread has allocated and not given back, and the most since [`peak`] began.
+    /// Bytes that the thread has allocated and not freed, and their maximum since [`peak`] began.
     static HELD: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
 fn count(bytes: isize) {
-    // Late in a thread's life the cells are gone; nobody counts then.
+    // Late in a thread's life the cells are gone, and nothing is counted.
     let held = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         held.get()
@@ -28,21 +28,22 @@ fn count(bytes: isize) {
     let _ = held.and_then(|held| PEAK.try_with(|peak| peak.set(peak.get().max(held))));
 }
 
-// SAFETY: everything is passed on to the system's allocator; counting allocates nothing (const-initialised cells without destructors).
+// SAFETY: every call is passed on to the system's allocator; counting allocates nothing (const-initialised cells
+// without destructors).
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is the system allocator's.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is the system allocator's.
         unsafe { System.dealloc(at, layout) }
     }
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size as isize - layout.size() as isize);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is the system allocator's.
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -50,7 +51,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Runs `f`, and says how many bytes it held at most besides what was there before.
+/// Runs `f`, and returns how many bytes it held at most beyond what was held before.
 fn peak<R>(f: impl FnOnce() -> R) -> (R, usize) {
     let before = HELD.get();
     PEAK.set(before);
@@ -60,14 +61,15 @@ fn peak<R>(f: impl FnOnce() -> R) -> (R, usize) {
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// Strings and fields of hashes.
+/// Number of strings, and of fields of the hash `h`.
 const VALUES: usize = 24;
 const VALUE_BYTES: usize = 256 * KIB;
-/// Keys, fields and members.
+/// Number of keys, of fields of `f`, and of members of `z`.
 const NAMES: usize = 160;
 const NAME_BYTES: usize = 48 * KIB;
 
-/// Strings `s0`… and a hash `h` of large values; keys, a hash `f` and a sorted set `z` of large names: 6 MiB each, or a little more.
+/// Strings `s0`… and a hash `h` of large values; keys, a hash `f` and a sorted set `z` of large names: 6 MiB each, or a
+/// little more.
 fn filled(max_output_bytes: usize) -> (Arc<Shared>, Client) {
     filled_with(Config::default(), max_output_bytes)
 }
@@ -100,7 +102,7 @@ fn words(line: &str) -> Vec<&[u8]> {
 
 const TOO_LARGE: &[u8] = b"-ERR the reply is larger than max-output, so nothing was done\r\n";
 
-/// Regression: MGET of 1500 keys of 1 MB built 2 GB before anybody looked.
+/// Regression: MGET of 1500 keys of 1 MB built 2 GB before its size was checked.
 #[test]
 fn a_reply_that_can_never_leave_is_not_even_made() {
     let (_shared, mut client) = filled(MIB);
@@ -177,7 +179,7 @@ fn without_a_limit_replies_are_as_large_as_they_are() {
     assert!(all.len() == 100 && matches!(&all[1], Value::Bulk(value) if value.len() == VALUE_BYTES));
 }
 
-/// It cannot be told that its command was not done, and would go on as if it were.
+/// The client cannot learn that its command was not done, and would go on as if it were.
 #[test]
 fn who_takes_no_replies_is_closed_when_one_is_too_large() {
     let (shared, mut client) = filled(MIB);
@@ -198,7 +200,8 @@ fn a_few_random_fields_do_not_take_the_whole_hash() {
     }
 }
 
-/// As in Redis: scores are added from the smallest set to the largest, whatever the order of the keys, and sums of fractions show it.
+/// As in Redis: scores are added from the smallest set to the largest, whatever the order of the keys, and sums of
+/// fractions show it.
 #[test]
 fn scores_are_added_from_the_smallest_set_on() {
     let mut client = Client::new(&crate::common::shared());
@@ -240,7 +243,7 @@ fn names_of_clients_are_bounded() {
     assert!(log.contains("... (896 more bytes)") && log.len() < 1024, "{log}");
 }
 
-/// Regression: where short replies fit and the head of EXEC's did not, they left without it.
+/// Regression: if the short replies fit and the head of EXEC's reply did not, they left without it.
 #[test]
 fn execs_reply_is_whole_or_an_error_whatever_fits() {
     let shared = Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
@@ -266,7 +269,7 @@ fn sealed(body: &[u8]) -> Vec<u8> {
     [&payload[..], &sum.to_le_bytes()].concat()
 }
 
-/// A compressed string of a payload: `head`, and so often the last two bytes of it again, 264 bytes at a time, and `tail`.
+/// A compressed string of a payload: `head`, then its last two bytes `times` times for 264 bytes each, then `tail`.
 fn compressed(head: &[u8], times: usize, tail: &[u8]) -> Vec<u8> {
     let mut packed = [&[head.len() as u8 - 1], head].concat();
     packed.extend_from_slice(&[0xe0, 0xff, 1].repeat(times));
@@ -279,7 +282,7 @@ fn compressed(head: &[u8], times: usize, tail: &[u8]) -> Vec<u8> {
     [&[0xc3], &lengths.concat()[..], &packed].concat()
 }
 
-/// Regression: a few MiB that were compressed well took many GiB: strings that are large each, and small numbers of a packed hash.
+/// Regression: a few MiB that compress well took many GiB: large strings, and small numbers of a packed hash.
 #[test]
 fn what_restore_unpacks_is_bounded() {
     let db = Db::builder().in_memory().open().unwrap();
@@ -291,7 +294,7 @@ fn what_restore_unpacks_is_bounded() {
         strings.extend_from_slice(&[1, b'a' + number]);
         strings.extend_from_slice(&compressed(b"xx", times, b""));
     }
-    // Two entries of two bytes each, and the same again and again.
+    // Two entries of two bytes each, repeated again and again.
     let numbers = 264 * 4 * times + 4;
     let mut head = (numbers as u32 + 7).to_le_bytes().to_vec();
     head.extend_from_slice(&[0xff, 0xff, 5, 1, 5, 1]);
@@ -303,13 +306,13 @@ fn what_restore_unpacks_is_bounded() {
         assert!(held < 3 * 8 * MIB, "held {held} bytes");
         assert_eq!(String::from_utf8_lossy(&reply), "-ERR the value takes more memory than max-request\r\n");
     }
-    // What fits is taken.
+    // What fits is accepted.
     let payload = sealed(&[&[0], &compressed(b"xx", 2 * times, b"")[..]].concat());
     assert_eq!(client.call(&[b"RESTORE", b"k", b"0", &payload]), Value::Simple(b"OK".to_vec()));
     assert_eq!(client.run("STRLEN k"), (2 * 264 * times + 2).to_string());
 }
 
-/// A payload of a hash or sorted set with so many members of four bytes.
+/// A payload of a hash or sorted set with `count` members of four bytes.
 fn of_members(kind: u8, count: u32, value: &[u8]) -> Vec<u8> {
     let mut body = [&[kind, 0x80], &count.to_be_bytes()[..]].concat();
     for member in 0..count {
@@ -320,7 +323,7 @@ fn of_members(kind: u8, count: u32, value: &[u8]) -> Vec<u8> {
     sealed(&body)
 }
 
-/// Regression: the strings alone counted, and not the rows that become of them: a MiB of short members took more than twenty.
+/// Regression: only the strings counted, and not the rows made of them: a MiB of short members took more than twenty.
 #[test]
 fn what_restore_writes_is_bounded() {
     let db = Db::builder().in_memory().open().unwrap();
@@ -340,7 +343,7 @@ fn what_restore_writes_is_bounded() {
 const TOO_MUCH: &[u8] =
     b"-ERR what the commands of the transaction write, with the keys that they read, is more than max-request, so nothing was done: divide them among several\r\n";
 
-/// Clients of a server that takes 8 MiB for a request, and for what EXEC writes.
+/// A client of a server that takes 8 MiB for a request, and for what EXEC writes.
 fn with_narrow_requests() -> Client {
     let db = Db::builder().in_memory().open().unwrap();
     Client::new(&Shared::new(db, Config { max_request_bytes: 8 * MIB, ..Config::default() }, 1).unwrap())
@@ -379,7 +382,7 @@ fn what_exec_may_write_is_what_it_holds_besides_its_largest_command() {
     (0..5).for_each(|_| client.script(&format!("SETRANGE k {end} y => QUEUED\nSETRANGE l 4194303 x => QUEUED\nDEL l => QUEUED")));
     assert_eq!(client.run("EXEC"), format!("[{}]", ["12582912 4194304 1"; 5].join(" ")));
     client.script("DEL k => 1");
-    // Nor is what a command that failed would have written.
+    // Nor is what a failed command would have written.
     let value = vec![b'x'; 39 * MIB / 10];
     client.script("DEL a => 1\nMULTI => OK");
     [b"a", b"d"].iter().for_each(|key| assert_eq!(show(&client.call(&[b"MSET", *key, &value, b"", b"x"])), "QUEUED"));
@@ -388,7 +391,7 @@ fn what_exec_may_write_is_what_it_holds_besides_its_largest_command() {
     assert_eq!(client.run("EXEC"), format!("[{empty} {empty} 4194304 4194304 0]"));
 }
 
-/// Regression: places for all members, and room for all rows, were made before anybody asked whether the reply may be so large.
+/// Regression: places for all members, and room for all rows, were allocated before the size of the reply was checked.
 #[test]
 fn random_members_are_bounded_before_they_are_drawn() {
     const FIELDS: usize = 50_000;
@@ -409,7 +412,7 @@ fn random_members_are_bounded_before_they_are_drawn() {
     }
 }
 
-/// Regression: their number alone was bounded, and each may have 64 KiB.
+/// Regression: only their number was bounded, although each may have 64 KiB.
 #[test]
 fn the_keys_that_a_command_waits_for_are_bounded_in_bytes() {
     let mut client = Client::new(&crate::common::shared());
@@ -427,7 +430,7 @@ fn the_keys_that_a_command_waits_for_are_bounded_in_bytes() {
     }
 }
 
-/// Regression: all rows were read before anybody looked whether the copy is to be made.
+/// Regression: all rows were read before checking whether the copy is to be made.
 #[test]
 fn a_copy_that_is_not_made_reads_nothing() {
     let (_shared, mut client) = filled(0);
@@ -461,7 +464,8 @@ fn sets_are_combined_in_portions() {
     }
 }
 
-/// Regression: a monitor was shown arguments of any size, quoted in full, four bytes for each that cannot be printed, before anybody looked at what it may be sent.
+/// Regression: a monitor was shown arguments of any size, quoted in full (four bytes for each that cannot be printed),
+/// before its output limit was checked.
 #[test]
 fn a_monitor_is_not_shown_what_it_may_not_be_sent() {
     let settings = Config { max_output_bytes: MIB, ..Config::default() };

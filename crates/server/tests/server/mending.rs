@@ -1,4 +1,5 @@
-//! Collections that a loss of power has left half changed: what a client finds at the next start. Such states are made by hand.
+//! Collections that a loss of power has left half changed: what a client finds at the next start. The tests make such
+//! states by hand.
 
 use crate::common::{Client, shared_on};
 use hither::{Db, Durability, MediumChoice};
@@ -13,7 +14,7 @@ fn open(dir: &Path) -> Db {
     builder.durability(Durability::Process).open().unwrap()
 }
 
-/// What a crash would leave of an open store.
+/// A copy of an open store as a crash would leave it.
 fn copy_of(db: &Db, dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     db.sync().unwrap();
@@ -24,7 +25,7 @@ fn copy_of(db: &Db, dir: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// A client of database 0 at the next start after a loss, of which `lose` makes what it leaves.
+/// A client of database 0 at the next start after a crash; `lose` makes the state that the crash leaves.
 fn after(lose: impl FnOnce(&mut Client, &Database)) -> Client {
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
@@ -45,7 +46,7 @@ fn head(database: &Database, key: &str) -> Head {
     Head::decode(&database.keys.get(key.as_bytes()).unwrap().unwrap()).unwrap()
 }
 
-/// Nothing is left once nothing is there.
+/// Checks that no rows are left once these keys are deleted.
 fn leaves_nothing(client: &mut Client, keys: &str) {
     client.run(&format!("DEL {keys}"));
     reaper::sweep(&client.shared.databases).unwrap();
@@ -76,7 +77,7 @@ fn a_hash_counts_what_is_there() {
     leaves_nothing(&mut client, "other");
 }
 
-/// Regression: a collection of which every row was lost had a head still.
+/// Regression: a collection that had lost every row still had a head.
 #[test]
 fn a_collection_without_rows_is_gone() {
     let mut client = after(|client, database| {
@@ -87,7 +88,8 @@ fn a_collection_without_rows_is_gone() {
     leaves_nothing(&mut client, "h");
 }
 
-/// Regression: the write that made the only collection of a database was lost and the expiry that it was given kept. Without a row the database passed for one of strings.
+/// Regression: the write that made the only collection of a database was lost, and the expiry that it was given was
+/// kept. Without a row the database passed for one of strings.
 #[test]
 fn a_database_of_which_all_rows_are_lost_is_mended() {
     let mut client = after(|client, database| {
@@ -100,7 +102,7 @@ fn a_database_of_which_all_rows_are_lost_is_mended() {
     leaves_nothing(&mut client, "h");
 }
 
-/// Regression: a change of a score was lost and the next one kept, and the member was there with two.
+/// Regression: a change of a score was lost and the next one kept, and the member had two scores.
 #[test]
 fn a_member_has_one_score() {
     let mut client = after(|client, database| {
@@ -139,7 +141,8 @@ fn a_large_set_is_mended_in_portions() {
     leaves_nothing(&mut client, "z");
 }
 
-/// Regression: the write that made a collection was lost and the next one kept, so nothing in the registry led to its rows.
+/// Regression: the write that made a collection was lost and the next one kept, so nothing in the registry led to its
+/// rows.
 #[test]
 fn a_collection_is_registered() {
     let mut client = after(|client, database| {
@@ -171,7 +174,8 @@ fn rows_of_nobody_are_removed() {
     leaves_nothing(&mut client, "kept");
 }
 
-/// Regression: a RENAME was lost and the next write to the new name kept. Two keys had the same rows, and DEL of one took those of the other.
+/// Regression: a RENAME was lost and the next write to the new name kept. Two keys had the same rows, and DEL of one
+/// took those of the other.
 #[test]
 fn of_two_heads_the_later_one_keeps_the_rows() {
     for (old, new) in [("a", "b"), ("b", "a")] {
@@ -203,7 +207,8 @@ fn of_three_heads_the_last_one_keeps_the_rows() {
     leaves_nothing(&mut client, "a");
 }
 
-/// Regression: RENAME a b lost, HDEL b kept, RENAME b c kept, DEL c kept. The head at the old name was as it had been before all that, so nobody counted its rows.
+/// Regression: RENAME a b was lost; HDEL b, RENAME b c and DEL c were kept. The head at the old name was as before all
+/// that, so its rows were not counted.
 #[test]
 fn a_head_that_lost_its_rename_is_counted() {
     let mut client = after(|client, database| {
@@ -245,7 +250,7 @@ fn after_an_orderly_end_nothing_is_walked() {
     db.close().unwrap();
     let shared = shared_on(open(dir.path()));
     assert_eq!(shared.databases.mended, None);
-    // Nobody has said that this one has ended; that the store is closed in order changes nothing.
+    // This server has not marked an orderly end; that the store is closed in order changes nothing.
     Client::new(&shared).script("HSET h g v => 1");
     drop(shared);
     let shared = shared_on(open(dir.path()));
@@ -253,7 +258,8 @@ fn after_an_orderly_end_nothing_is_walked() {
     assert_eq!((mended.keys, mended.collections, mended.heads, mended.rows), (2, 1, 0, 0));
 }
 
-/// Between a crash and the next start of the server, somebody may open the store, which settles all that is there.
+/// Between a crash and the next start of the server, something else may open the store, which settles everything that
+/// is there.
 #[test]
 fn what_was_opened_in_between_is_mended_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
@@ -271,7 +277,7 @@ fn what_was_opened_in_between_is_mended_all_the_same() {
     Client::new(&shared_on(db)).script("HGETALL h => [g v]");
 }
 
-/// A server of before has not said up to where all is whole: what the store has settled is.
+/// A server of an earlier version has not noted up to where everything is whole: what the store has settled is.
 #[test]
 fn stores_of_before_are_mended() {
     let mut client = after(|client, database| {
@@ -282,7 +288,7 @@ fn stores_of_before_are_mended() {
     client.script("HGETALL h => [g v]");
 }
 
-/// What was durable when the server last said so is not counted again.
+/// What was durable when the server last raised the mark is not counted again.
 #[test]
 fn what_was_whole_before_is_not_counted() {
     let client = after(|client, _| {
@@ -294,7 +300,7 @@ fn what_was_whole_before_is_not_counted() {
     assert_eq!((mended.keys, mended.collections), (4, 1));
 }
 
-/// Regression: the number of fields that HGETALL announced was the head's, whatever followed.
+/// Regression: HGETALL announced the head's number of fields, whatever followed.
 #[test]
 fn a_reply_has_as_many_fields_as_it_says() {
     let mut client = Client::new(&crate::common::shared());

@@ -1,11 +1,11 @@
-//! Stretches of sorted sets by name, compared with the members that a filter leaves.
+//! Ranges of sorted sets by name, compared with the members that a filter leaves.
 
 use crate::common::{Client, shared};
 use hither_resp::Value;
 
 const NAMES: [&[u8]; 8] = [b"", b"\0", b"a", b"a\0", b"ab", b"b", b"\xff", b"\xff\xff"];
 
-/// Every bound that there is about these names.
+/// Every bound that can be formed from these names.
 fn bounds() -> Vec<Vec<u8>> {
     let mut all = vec![b"-".to_vec(), b"+".to_vec()];
     for name in NAMES {
@@ -35,7 +35,7 @@ fn names(reply: Value) -> Vec<Vec<u8>> {
     items.into_iter().map(|item| if let Value::Bulk(name) = item { name } else { panic!("{item:?}") }).collect()
 }
 
-/// Asks for all stretches of the set `z`, whose members are these in the order of their scores.
+/// Queries all ranges of the set `z`, whose members are these in the order of their scores.
 fn compare(client: &mut Client, members: &[&[u8]]) {
     for (from, to) in bounds().iter().flat_map(|from| bounds().into_iter().map(move |to| (from, to))) {
         let mut wanted: Vec<_> = members.iter().filter(|name| is_in(name, from, &to)).map(|name| name.to_vec()).collect();
@@ -51,7 +51,7 @@ fn compare(client: &mut Client, members: &[&[u8]]) {
 
 fn filled(score: impl Fn(&[u8]) -> &'static [u8]) -> Client {
     let mut client = Client::new(&shared());
-    // Sets beside it, whose members are not to be seen.
+    // Neighbouring sets, whose members must not be seen.
     for key in [b"y", b"z", b"~"] {
         for name in NAMES {
             client.call(&[b"ZADD", key, score(name), name]);

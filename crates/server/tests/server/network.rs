@@ -1,4 +1,4 @@
-//! A whole server in this process: TLS, metrics and health, protected mode, what slow and hostile clients cannot do.
+//! A whole server in this process: TLS, metrics and health, protected mode, and the limits of slow and hostile clients.
 
 use crate::common::{read_some, skipped};
 use hither_resp::{Limits, Value, decode};
@@ -20,7 +20,7 @@ fn start(config: Config) -> Server {
     crate::common::start_with(Config { threads: 2, ..config })
 }
 
-/// An authority with certificates for "server" and "client" in `dir`.
+/// Makes an authority with certificates for "server" and "client" in `dir`.
 fn certify(dir: &Path) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -99,7 +99,7 @@ fn encrypted_clients_are_served_like_others() {
     for number in 0..100 {
         assert_eq!(say(&mut client, "INCR n").unwrap(), Value::Integer(number + 1));
     }
-    // Both ports have one store.
+    // Both ports serve one store.
     let mut plain = TcpStream::connect(server.address()).unwrap();
     assert_eq!(say(&mut plain, "GET n").unwrap(), Value::Bulk(b"100".to_vec()));
     assert_eq!(say(&mut client, "QUIT").unwrap(), simple("OK"));
@@ -150,11 +150,11 @@ fn certificates_that_change_are_read_by_themselves() {
     let server = start(Config { tls: Some(soon), ..Config::default() });
     let address = server.tls_address().unwrap();
     assert_eq!(say(&mut connect(address, dir.path(), false), "PING").unwrap(), simple("PONG"));
-    // A certificate without its key: the old ones stay, until the key follows.
+    // A certificate without its key: the old ones stay in force until the key follows.
     std::fs::copy(other.path().join("server.pem"), dir.path().join("server.pem")).unwrap();
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(say(&mut connect(address, dir.path(), false), "PING").unwrap(), simple("PONG"));
-    // The key comes last and at once: the server may look at any time, and what it reads then is to be all there is.
+    // The key comes last and at once: the server may look at any time, and what it reads then must be complete.
     for name in ["ca.pem", "server.key"] {
         std::fs::copy(other.path().join(name), dir.path().join("new")).unwrap();
         std::fs::rename(dir.path().join("new"), dir.path().join(name)).unwrap();
@@ -208,8 +208,9 @@ fn an_output_limit_of_zero_is_none() {
     server.stop();
 }
 
-/// The server does not ask a socket again that gave less than it asked for: what comes later, and the end, must be events of their own. Around the size of one read, and with
-/// the end in the same moment as the request or a little later.
+/// The server does not read a socket again that gave less than the buffer holds: later bytes, and the end, must be
+/// events of their own. Tests sizes around that of one read, with the end at the same moment as the request or a little
+/// later.
 #[test]
 fn clients_that_say_all_at_once_and_hang_up_are_answered() {
     let server = start(Config::default());
@@ -219,7 +220,7 @@ fn clients_that_say_all_at_once_and_hang_up_are_answered() {
         for _ in 0..20 {
             let mut stream = TcpStream::connect(server.address()).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            // An echo of so many bytes as make the whole request `length` bytes long, or nearly.
+            // An echo of as many bytes as make the whole request `length` bytes long, or nearly.
             let text = "x".repeat(length.max(40) - 30);
             stream.write_all(format!("*2\r\n$4\r\nECHO\r\n${}\r\n{text}\r\n", text.len()).as_bytes()).unwrap();
             std::thread::sleep(Duration::from_micros(pause_us));
@@ -230,8 +231,9 @@ fn clients_that_say_all_at_once_and_hang_up_are_answered() {
     }
 }
 
-/// Regression: of whom hung up while its command waited for a change of databases, the commands behind that were dropped, and it was told nothing. So was who only said
-/// PING while another client had the database flushed.
+/// Regression: if a client hung up while its command waited for a change of databases, the commands behind it were
+/// dropped without a reply. So were those of a client that only sent PING while another client had the database
+/// flushed.
 #[test]
 fn who_hangs_up_is_answered_when_databases_have_changed() {
     let server = start(Config::default());
@@ -269,12 +271,12 @@ fn a_pause_holds_up_commands_and_ends() {
     let mut replies = [0; 12];
     writer.read_exact(&mut replies).unwrap();
     assert_eq!(&replies, b"*1\r\n:1\r\n:2\r\n");
-    // All commands, until it is over by itself.
+    // All commands, until the pause is over by itself.
     let began = Instant::now();
     assert_eq!(say(&mut operator, "CLIENT PAUSE 400").unwrap(), simple("OK"));
     assert_eq!(say(&mut reader, "GET n").unwrap(), Value::Bulk(b"2".to_vec()));
     assert!(began.elapsed() >= Duration::from_millis(350), "{:?}", began.elapsed());
-    // Who can end it must be able to.
+    // A client that can end the pause must be able to.
     say(&mut operator, "CLIENT PAUSE 60000 ALL").unwrap();
     assert_eq!(say(&mut operator, "CLIENT UNPAUSE").unwrap(), simple("OK"));
     assert_eq!(say(&mut reader, "PING").unwrap(), simple("PONG"));
@@ -294,7 +296,7 @@ fn half_handshakes_end_and_hold_little() {
     }
     assert_eq!(say(&mut connect(address, dir.path(), true), "PING").unwrap(), simple("PONG"), "others are served");
     let tls = server.shared().tls.as_ref().unwrap();
-    // Another core than the one that served may accept its share later.
+    // A thread other than the one that served may accept its share later.
     for expected in [50, 0] {
         let end = Instant::now() + Duration::from_secs(30);
         while tls.handshakes() != expected {
@@ -315,7 +317,7 @@ fn get(address: SocketAddr, request: &str) -> String {
     text
 }
 
-/// Parses the text format; family by name with its type, samples by name and labels. Fails where a reader would.
+/// Parses the text format: families by name with their types, samples by name and labels. Fails where a reader would.
 fn parse(text: &str) -> (HashMap<String, String>, HashMap<String, f64>) {
     let (mut families, mut samples, mut helped): (HashMap<String, String>, _, _) = (HashMap::new(), HashMap::new(), HashSet::new());
     let name_ok =
@@ -391,7 +393,7 @@ fn health_and_readiness_and_clients_that_are_no_good() {
     let mut start_of_answer = [0; 12];
     long.read_exact(&mut start_of_answer).unwrap();
     assert_eq!(&start_of_answer, b"HTTP/1.1 431");
-    // Regression: the answer was lost where more came than the request.
+    // Regression: the answer was lost if more came than the request.
     for (request, expected) in [
         (format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(300_000)), "HTTP/1.1 431"),
         (format!("POST / HTTP/1.1\r\n\r\n{}", "x".repeat(300_000)), "HTTP/1.1 405"),
@@ -411,7 +413,7 @@ fn health_and_readiness_and_clients_that_are_no_good() {
     server.stop();
 }
 
-/// An address of this machine that is not of the loopback, if there is one.
+/// An address of this machine other than loopback, if there is one.
 fn other_address() -> Option<std::net::IpAddr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     // Nothing is sent: the system only chooses the address.
@@ -428,7 +430,7 @@ fn protected_mode_refuses_other_machines_without_credentials() {
     let from_outside = SocketAddr::new(ip, server.address().port());
     let refused = |outcome: std::io::Result<Value>| match outcome {
         Ok(Value::Error(text)) => text.starts_with(b"DENIED"),
-        // Closed before the command was read.
+        // The connection was closed before the command was read.
         Err(_) => true,
         Ok(_) => false,
     };
@@ -480,7 +482,7 @@ fn latency_is_kept_and_told() {
     assert!(words.starts_with(b"command: 1 times"), "{}", String::from_utf8_lossy(&words));
     assert_eq!(say(&mut client, "LATENCY RESET command").unwrap(), Value::Integer(1));
     assert_eq!(say(&mut client, "LATENCY HISTORY command").unwrap(), Value::Array(Vec::new()));
-    // Regression: a round was told as up to 200 ms shorter than it was.
+    // Regression: a round was reported as up to 200 ms shorter than it was.
     say(&mut client, "CONFIG SET latency-monitor-threshold 100").unwrap();
     say(&mut client, "LATENCY RESET").unwrap();
     say(&mut client, "DEBUG SLEEP 0.12").unwrap();

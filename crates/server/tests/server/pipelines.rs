@@ -6,7 +6,7 @@ use hither_server::config::DebugCommand;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// Small numbers that look random, the same at each run.
+/// Small pseudo-random numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -16,7 +16,7 @@ impl Dice {
     }
 }
 
-/// What changes what the commands behind it do, and what does not.
+/// Commands that change what the commands behind them do, and commands that do not.
 const LINES: &[&str] = &[
     "INCR n",
     "INCR n",
@@ -63,7 +63,7 @@ fn request(line: &str, dice: &mut Dice) -> Vec<u8> {
     format!("*{}\r\n{}", words.len(), words.concat()).into_bytes()
 }
 
-/// Whatever was begun ends.
+/// Ends whatever was begun.
 const END: [&str; 2] = ["RESET", "ECHO the-end"];
 
 /// Everything up to the answer of [`END`].
@@ -112,7 +112,7 @@ fn requests_that_come_together_are_answered_as_if_alone() {
     together.stop();
 }
 
-/// Behind AUTH there are other limits than before it: what was parsed ahead by the old ones does not count.
+/// Behind AUTH other limits apply than before it: what was parsed ahead with the old ones does not count.
 #[test]
 fn who_logs_in_has_the_larger_limits_at_once() {
     let server = start_with(Config { threads: 1, requirepass: Some("secret".into()), ..Config::default() });
@@ -122,14 +122,14 @@ fn who_logs_in_has_the_larger_limits_at_once() {
         .write_all(format!("AUTH secret\r\nPING\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n{value}\r\nSTRLEN k\r\n").as_bytes())
         .unwrap();
     assert_eq!(receive(&mut client, 4), ["OK", "PONG", "OK", "100000"]);
-    // And who logs out, the smaller ones.
+    // And a client that logs out has the smaller ones.
     client.write_all(format!("RESET\r\nPING\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n{value}\r\nPING\r\n").as_bytes()).unwrap();
     let replies = receive(&mut client, 3);
     assert!(replies[0] == "RESET" && replies[1].contains("NOAUTH") && replies[2].contains("Protocol error"), "{replies:?}");
     server.stop();
 }
 
-/// Nothing behind QUIT, or behind what breaks the protocol, is run.
+/// Nothing behind QUIT, or behind a protocol error, is run.
 #[test]
 fn what_stands_behind_the_end_does_not_run() {
     let server = start();
@@ -145,7 +145,8 @@ fn what_stands_behind_the_end_does_not_run() {
     server.stop();
 }
 
-/// While the only thread sleeps, many clients send: it reads of several before it serves the first of them. Each gets its own answers, however much it has sent.
+/// Many clients send while the only thread sleeps, so it reads from several before it serves the first of them. Each
+/// gets its own answers, however much it has sent.
 #[test]
 fn clients_that_come_together_get_their_own_answers() {
     let server = start_with(Config { threads: 1, enable_debug_command: DebugCommand::Yes, ..Config::default() });
@@ -155,7 +156,7 @@ fn clients_that_come_together_get_their_own_answers() {
         send(&mut sleeper, "DEBUG SLEEP 0.03");
         let mut sent = Vec::new();
         for (number, client) in clients.iter_mut().enumerate() {
-            // Around the most that is read at once of each: 16 KiB when many have sent something, and 64 KiB.
+            // Around the most that is read at once from each: 16 KiB if many have sent something, and 64 KiB otherwise.
             let length = [1, 100, 16_300 + dice.below(200), 40_000, 65_400 + dice.below(200), 150_000][dice.below(6)];
             let value = format!("{number}:{round}:{}", "x".repeat(length));
             let request = format!("*3\r\n$3\r\nSET\r\n$4\r\nk{number:03}\r\n${}\r\n{value}\r\nGET k{number:03}\r\n", value.len());
@@ -176,7 +177,7 @@ fn clients_that_come_together_get_their_own_answers() {
     server.stop();
 }
 
-/// Regression: `timeout` left alone who asked and did not read, and nobody was told what it took.
+/// Regression: `timeout` never closed a client that sent commands and did not read, and nothing reported what it took.
 #[test]
 fn who_does_not_read_is_seen_and_closed() {
     let server = start_with(Config { threads: 1, timeout_s: 1, ..Config::default() });

@@ -1,4 +1,4 @@
-//! Settings' files that can be read once only.
+//! Files of settings that can be read only once.
 
 use crate::common::{connect, say, start_with, until};
 use hither_server::Config;
@@ -20,7 +20,7 @@ fn pipe(path: &Path, text: String) -> JoinHandle<()> {
     let path = path.to_owned();
     std::thread::spawn(move || {
         let file = RefCell::new(None);
-        // Without a reader this is refused, where it would wait for ever otherwise.
+        // Without a reader this fails, instead of waiting for ever.
         let open = || File::options().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path).ok();
         until(|| {
             *file.borrow_mut() = open();
@@ -30,7 +30,7 @@ fn pipe(path: &Path, text: String) -> JoinHandle<()> {
     })
 }
 
-/// Regression: at SIGHUP, and at ACL LOAD, a thread that serves waited for somebody to write to the pipe once more.
+/// Regression: at SIGHUP, and at ACL LOAD, a serving thread waited for somebody to write to the pipe once more.
 #[test]
 fn what_came_from_a_pipe_is_not_read_again() {
     let dir = tempfile::tempdir().unwrap();

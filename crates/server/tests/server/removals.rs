@@ -1,9 +1,9 @@
-//! Collections that are removed: what commands tell the reaper.
+//! Removed collections: what commands report to the reaper.
 
 use crate::common::{Client, shared};
 use hither_server::data::reaper;
 
-/// Regression: one EXPIRE had all collections looked at twice a minute for good.
+/// Regression: after one EXPIRE, all collections were looked at twice a minute for good.
 #[test]
 fn sweeps_go_on_as_long_as_a_collection_may_expire() {
     let mut client = Client::new(&shared());

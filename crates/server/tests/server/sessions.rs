@@ -1,11 +1,11 @@
-//! Sessions without a socket: the connection's commands, transactions, limits, and what belongs to no family of commands.
+//! Sessions without a socket: the connection's commands, transactions, limits, and commands of no particular family.
 
 use crate::common::{Client, connect, receive, say, script, send, shared, show, start};
 use hither_resp::Value;
 use hither_server::config::DebugCommand;
 use hither_server::{Config, Session, Shared};
 
-/// Regression: SKIP ended OFF, and the client took what came then for the answers to what it asked next.
+/// Regression: SKIP ended OFF, and the client took the replies that followed for the answers to its next commands.
 #[test]
 fn who_takes_no_replies_gets_none_until_it_says_so() {
     let mut client = Client::new(&shared());
@@ -236,7 +236,7 @@ fn slow_commands_are_kept_without_secrets() {
     assert!(log.contains("[GET a]") && log.contains("[AUTH (redacted)]") && !log.contains("secret"), "{log}");
 }
 
-/// A server's state with room for so many bytes of a request.
+/// The state of a server with room for this many bytes of a request.
 fn narrow(max_request_bytes: usize) -> std::sync::Arc<hither_server::Shared> {
     let config = hither_server::Config { max_request_bytes, ..hither_server::Config::default() };
     hither_server::Shared::new(hither::Db::builder().in_memory().open().unwrap(), config, 1).unwrap()
@@ -387,7 +387,7 @@ fn small_things_are_as_in_redis() {
     assert_eq!(listed, [&ids[0], &ids[1], &ids[0]]);
 }
 
-/// Regression: it had the subcommand's name alone.
+/// Regression: the list had the subcommand's name alone.
 #[test]
 fn lists_of_clients_name_commands_as_a_whole() {
     let mut client = Client::new(&shared());
@@ -399,7 +399,7 @@ fn lists_of_clients_name_commands_as_a_whole() {
     assert!(list.contains(" cmd=client|list ") && list.contains(" cmd=get "), "{list}");
 }
 
-/// As in Redis. Regression: it was shown as any other.
+/// As in Redis. Regression: a monitor was shown like any other client.
 #[test]
 fn a_monitor_is_one_in_lists_of_clients() {
     let mut monitor = Client::new(&shared());

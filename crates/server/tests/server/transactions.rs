@@ -1,4 +1,4 @@
-//! What becomes of a transaction when one of its commands, or all of it, fails.
+//! The effects of a transaction if one of its commands, or all of it, fails.
 
 use crate::common;
 use crate::common::{Client, shared, shared_on};
@@ -57,7 +57,7 @@ fn nothing_of_a_transaction_that_fails_as_a_whole_stays_in_force() {
     client.script("GET where => 0\nSELECT 1 => OK\nEXISTS where => 0");
 }
 
-/// Regression: that it was killed stayed in force from the attempt that had to wait, so EXEC did not run again.
+/// Regression: the kill stayed in force from the attempt that had to wait, so EXEC did not run again.
 #[test]
 fn exec_that_waits_for_a_database_and_kills_its_client_runs() {
     let server = common::start();
@@ -70,7 +70,7 @@ fn exec_that_waits_for_a_database_and_kills_its_client_runs() {
     server.stop();
 }
 
-/// Each goes on where those before it have stopped: none is taken twice, and none is left out.
+/// Each command goes on where those before it have stopped: no member is taken twice, and none is left out.
 #[test]
 fn many_members_are_taken_one_by_one_in_one_transaction() {
     const MEMBERS: usize = 8000;
@@ -106,7 +106,7 @@ fn members_are_taken_from_many_ends_in_turn_in_one_transaction() {
     (0..SETS).for_each(|set| assert_eq!(client.run(&format!("ZRANGE z{set} 0 -1")), format!("[m{TURNS}]")));
 }
 
-/// What comes back where members were taken is found.
+/// A member that comes back where members were taken is found.
 #[test]
 fn members_that_come_back_within_a_transaction_are_found() {
     let mut client = Client::new(&shared());
@@ -120,7 +120,7 @@ fn members_that_come_back_within_a_transaction_are_found() {
     client.script("ZRANGE z 0 -1 => [b c d]\nZCARD z => 3");
 }
 
-/// What commands do that is no part of the store.
+/// Commands with effects outside the store.
 const OUTSIDE: &str = "CLIENT SETNAME new => QUEUED
     CLIENT SETINFO lib-name lib => QUEUED
     CLIENT KILL ID 2 => QUEUED
@@ -130,7 +130,7 @@ const OUTSIDE: &str = "CLIENT SETNAME new => QUEUED
     LATENCY RESET => QUEUED
     ACL LOG RESET => QUEUED";
 
-/// Regression: it was done although EXEC failed, and again at each attempt.
+/// Regression: they took effect although EXEC failed, and again at each attempt.
 #[test]
 fn what_is_done_outside_the_store_is_done_only_if_exec_is() {
     let shared = shared();
@@ -159,7 +159,7 @@ fn what_is_done_outside_the_store_is_done_only_if_exec_is() {
     client.script(&format!("MULTI => OK\n{OUTSIDE}\nEXEC => [OK OK 1 OK OK OK 1 OK]"));
     assert_eq!(seen(), (("new".to_owned(), "lib".to_owned()), true, true, (true, true, true)));
     assert_eq!(shared.total(|core| &core.errors), 0);
-    // They cannot be put off: what they answer depends on what they do.
+    // These cannot be deferred: their answers depend on what they do.
     for line in ["CONFIG SET timeout 77", "CLIENT UNBLOCK 2"] {
         client.script("MULTI => OK");
         assert_eq!(client.run(line), "!ERR Command not allowed inside a transaction");
@@ -167,7 +167,7 @@ fn what_is_done_outside_the_store_is_done_only_if_exec_is() {
     }
 }
 
-/// Nor does a command do it that fails within EXEC; and those that follow do not see it yet.
+/// Nor does a command take effect that fails within EXEC; and those that follow do not see the effects yet.
 #[test]
 fn what_is_done_outside_the_store_is_done_behind_exec() {
     let shared = shared();
@@ -189,7 +189,7 @@ fn what_is_done_outside_the_store_is_done_behind_exec() {
     assert!(shared.pause.at(|| 0).is_none());
 }
 
-/// Regression: these wrote what was there before, which failed the transactions of others who watched the key.
+/// Regression: these wrote the same value again, which failed the transactions of others who watched the key.
 #[test]
 fn commands_that_change_nothing_write_nothing() {
     let shared = shared();
@@ -214,7 +214,8 @@ fn commands_that_change_nothing_write_nothing() {
     client.script("GETRANGE s 0 -1 => bbc\u{0}\nBITFIELD new OVERFLOW FAIL INCRBY u8 8 300 => [nil]\nSTRLEN new => 2");
 }
 
-/// Regression: what a transaction did outside the store was done at each attempt, and also if EXEC failed; commands counted when they were queued.
+/// Regression: the effects of a transaction outside the store happened at each attempt, and even if EXEC failed;
+/// commands were counted when they were queued.
 #[test]
 fn what_a_transaction_counts_and_keeps_it_does_once_it_is_applied() {
     let shared = shared();
@@ -263,7 +264,7 @@ fn the_slow_log_has_the_commands_of_a_transaction() {
     assert_eq!(words, ["APPEND", "SET", "MULTI", "SLOWLOG"]);
 }
 
-/// Regression: an expiry that is the same as before was no change, though GETEX is one to who watches the key.
+/// Regression: setting the same expiry again was no change, although GETEX is a change for clients that watch the key.
 #[test]
 fn getex_is_a_change_also_to_the_expiry_of_before() {
     let shared = shared();
@@ -277,7 +278,8 @@ fn getex_is_a_change_also_to_the_expiry_of_before() {
     client.script("MULTI => OK\nPING => QUEUED\nEXEC => [PONG]\nPEXPIRETIME k => 33177117420000");
 }
 
-/// Errors are counted by their code, those of a transaction once it is applied; INFO tells of them without being asked, and of commands only if it is.
+/// Errors are counted by their code, those of a transaction once it is applied. INFO shows errors by default, and
+/// commands only if asked.
 #[test]
 fn errors_are_counted_by_their_code() {
     let mut client = Client::new(&shared());

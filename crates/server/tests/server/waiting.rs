@@ -1,4 +1,4 @@
-//! Commands that wait: first through sessions, where every step is the test's own, then through a whole server.
+//! Commands that wait: first through sessions, where the test controls every step, then through a whole server.
 
 use crate::common;
 use crate::common::{Client, Stop, connect, receive, say, send, shared, start, until, until_waiting};
@@ -16,7 +16,7 @@ fn waits(client: &mut Client, line: &str) {
     assert!(client.raw(&words).is_empty() && client.session.is_waiting(), "{line} does not wait");
 }
 
-/// Three clients, of whom the first two are to wait; each has a connection's slot of its own.
+/// Three clients, the first two of which are to wait; each has a connection slot of its own.
 fn three() -> (Arc<Shared>, [Client; 3]) {
     let shared = shared();
     let clients = [0, 1, 2].map(|slot| {
@@ -27,7 +27,7 @@ fn three() -> (Arc<Shared>, [Client; 3]) {
     (shared, clients)
 }
 
-/// Regression: each of its attempts was a call in the histogram, and its time that of one which found nothing.
+/// Regression: each attempt was a call in the histogram, and its time that of an attempt which found nothing.
 #[test]
 fn a_command_that_has_waited_is_one_call_with_one_time() {
     let (_shared, [mut first, mut second, _]) = three();
@@ -47,7 +47,7 @@ fn who_came_first_is_served_first() {
     assert_eq!(shared.waiting.len(), 2);
     third.script("ZADD b 1 x 2 y => 2");
     assert_eq!(shared.waiting.take_woken(0), [0], "one member of the queue at a time");
-    // The second finds the set, but is not first; neither is who comes now.
+    // The second finds the set, but is not first; nor is the one that comes now.
     waits(&mut second, "BZPOPMAX b c 0");
     waits(&mut third, "BZPOPMIN b 0");
     first.script("BZPOPMIN a b 0 => [b x 1]");
@@ -59,7 +59,7 @@ fn who_came_first_is_served_first() {
     first.script("EXISTS b => 0");
 }
 
-/// Regression: who came later waited until the first was gone, and whatever was there then.
+/// Regression: a client that came later waited until the first was gone, whatever was at the key then.
 #[test]
 fn something_else_at_a_key_is_an_error_for_who_comes_later() {
     const WRONG: &str = "!WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -93,7 +93,7 @@ fn whatever_makes_a_sorted_set_wakes() {
         assert_eq!(waiter.run(&format!("BZPOPMIN {key} 0")), "[k m 1]");
     }
     waits(&mut waiter, "BZMPOP 0 2 other k MAX COUNT 5");
-    // Not seen outside, so nobody is woken before EXEC, and by it only if something is left.
+    // Others do not see it, so no client is woken before EXEC, and by EXEC only if something is left.
     other.script(
         "MULTI => OK
         ZADD k 1 a 2 b => QUEUED
@@ -194,7 +194,7 @@ fn waitaof_rests_on_writes_of_every_level() {
     assert!(client.rests_on <= db.durable_version());
 }
 
-/// Regression: threads asked for the durability of what those clients had written who were still there when they asked.
+/// Regression: threads requested durability only for the writes of clients that were still connected at that time.
 #[test]
 fn what_is_written_without_a_reply_is_synced_although_its_client_has_gone() {
     let dir = tempfile::tempdir().unwrap();
@@ -257,7 +257,7 @@ fn time_runs_out_and_clients_hang_up() {
     assert!(began.elapsed() >= Duration::from_millis(30), "{:?}", began.elapsed());
     assert_eq!(receive(&mut a, 1), ["nil"]);
     assert!(began.elapsed() >= Duration::from_millis(150), "{:?}", began.elapsed());
-    // Who has hung up takes nothing, also if it did so before its command was read.
+    // A client that has hung up takes nothing, even if it hung up before its command was read.
     send(&mut a, "BZPOPMIN k 0");
     until_waiting(&server, 1);
     drop(a);
@@ -266,7 +266,7 @@ fn time_runs_out_and_clients_hang_up() {
     until(|| server.shared().clients.len() == 1);
     assert_eq!(say(&mut operator, "ZADD k 1 m"), "1");
     assert_eq!(say(&mut operator, "ZCARD k"), "1");
-    // One that is killed, one that is told to stop, one that waits for the end of a pause as well.
+    // A client that is killed, one that is unblocked, and one that waits for the end of a pause as well.
     let (mut a, mut b) = (connect(&server), connect(&server));
     let id = say(&mut a, "CLIENT ID");
     send(&mut a, "BZPOPMIN x 0; PING");
@@ -283,7 +283,7 @@ fn time_runs_out_and_clients_hang_up() {
     std::thread::sleep(Duration::from_millis(250));
     assert_eq!(say(&mut operator, "CLIENT UNPAUSE"), "OK");
     assert_eq!(receive(&mut a, 1), ["nil"]);
-    // The end of the server does not wait for who waits.
+    // The end of the server does not wait for waiting clients.
     send(&mut a, "BZPOPMIN x 0");
     until_waiting(&server, 1);
     let began = Instant::now();
@@ -395,7 +395,7 @@ fn what_overlaps_with_an_exchange_happens_before_it_or_after() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let shared = shared();
     let stop = AtomicBool::new(false);
-    // Each database knows which it was, and how many writes it has had.
+    // Each database holds its identity, and the number of its writes.
     Client::new(&shared).script("MSET id x n 0 => OK\nSELECT 1 => OK\nMSET id y n 0 => OK");
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..2)
@@ -454,7 +454,7 @@ fn monitors_are_shown_commands() {
         assert!(time.parse::<f64>().unwrap() > 1e9 && rest == expected, "{line}, not {expected}");
     }
     assert_eq!(lines.len(), 7);
-    // Its own commands, too; until it does not want them any more.
+    // Its own commands, too, until it ends MONITOR.
     send(&mut monitor, "PING");
     let own = receive(&mut monitor, 2);
     assert!(own[0] == "PONG" && own[1].ends_with("\"PING\""), "{own:?}");
@@ -482,7 +482,7 @@ fn a_monitor_that_does_not_read_is_closed() {
     server.stop();
 }
 
-/// Regression: clients that gave up during a pause and came again held their places until its end, and all of their attempts were run then.
+/// Regression: clients that gave up during a pause and came again held their places until its end, when all of their attempts were run.
 #[test]
 fn who_hangs_up_during_a_pause_has_gone() {
     let server = start();

@@ -8,7 +8,8 @@ use hither_server::cursors::MOST_BYTES;
 
 const HELD_TOO_MUCH: &[u8] = b"-ERR the command would hold more than max-request of the store in memory, so nothing was done\r\n";
 
-/// Regression: an EXISTS of a million times the same large key copied it as often, and so did each look within a transaction; DEL and SET copied what they removed.
+/// Regression: an EXISTS that named the same large key a million times copied it as often, and so did each read within
+/// a transaction; DEL and SET copied what they removed.
 #[test]
 fn what_is_asked_about_a_key_or_put_in_its_place_does_not_take_its_value() {
     let (_shared, mut client) = filled(0);
@@ -50,7 +51,7 @@ fn what_is_asked_about_a_key_or_put_in_its_place_does_not_take_its_value() {
     assert!(held < VALUE_BYTES / 2, "held {held} bytes");
 }
 
-/// Regression: only replies were bounded; what a command keeps meanwhile, or stores, was not.
+/// Regression: only replies were bounded, and not what a command keeps meanwhile or stores.
 #[test]
 fn what_a_command_holds_besides_its_reply_is_bounded() {
     let (_shared, mut client) = filled_with(Config { max_request_bytes: MIB, ..Config::default() }, 0);
@@ -74,7 +75,7 @@ fn what_a_command_holds_besides_its_reply_is_bounded() {
     for number in 0..NAMES - 1 {
         client.call(&[b"ZADD", b"other", b"1", format!("{number:0width$}", width = NAME_BYTES - 1).as_bytes()]);
     }
-    // Of short ones it is not the bytes that take the room.
+    // With short members, it is not the bytes that take the room.
     for first in (0..20_000u32).step_by(100) {
         client.run(&format!("ZADD short{}", (first..first + 100).map(|number| format!(" 1 {number}")).collect::<String>()));
     }
@@ -85,7 +86,7 @@ fn what_a_command_holds_besides_its_reply_is_bounded() {
         assert!(held < 3 * MIB, "{line}: held {held} bytes");
     }
     assert!(client.raw(&words("HITHER.RANGE - +")) == before && client.run("ZCARD z") == NAMES.to_string());
-    // What can be done without is.
+    // What can be done without holding too much is done.
     client.run(&format!("ZADD mid{}", (0..1_000).map(|number| format!(" 1 {number}")).collect::<String>()));
     let (reply, held) = peak(|| client.raw(&words("ZDIFFSTORE to 2 mid z")));
     assert!(reply == b":1000\r\n" && held < 3 * MIB, "held {held} bytes: {}", String::from_utf8_lossy(&reply));
@@ -137,7 +138,8 @@ fn sets_are_combined_one_by_one() {
     }
 }
 
-/// Regression: EXEC held the cursors of all its SCANs, with a key each, though most are forgotten as soon as they are known.
+/// Regression: EXEC held the cursors of all its SCANs, with a key each, although most are forgotten as soon as they are
+/// known.
 #[test]
 fn no_more_cursors_are_held_than_are_kept() {
     let (_shared, mut client) = filled(0);
@@ -153,7 +155,8 @@ fn no_more_cursors_are_held_than_are_kept() {
     client.script(&format!("HSCAN f {} COUNT 1000 MATCH x => [0 []]", cursor(&replies[2_999])));
 }
 
-/// Regression: the keys that the patterns of SORT lead to are kept until the commit, there or not, and nobody counted them.
+/// Regression: the keys that the patterns of SORT lead to are kept until the commit, whether they exist or not, but
+/// were not counted.
 #[test]
 fn the_keys_that_sort_follows_are_bounded() {
     let (_shared, mut client) = filled_with(Config { max_request_bytes: MIB, ..Config::default() }, 0);
@@ -178,7 +181,7 @@ fn the_keys_that_sort_follows_are_bounded() {
     assert!(held < 3 * MIB, "held {held} bytes");
 }
 
-/// Regression: of what is written, names counted and nothing else to speak of; of what is popped, only the reply.
+/// Regression: for what is written, hardly more than the names counted; for what is popped, only the reply.
 #[test]
 fn members_that_are_written_count_with_what_their_rows_take() {
     let (_shared, mut client) = filled_with(Config { max_request_bytes: MIB, ..Config::default() }, 0);
@@ -222,7 +225,7 @@ fn members_that_are_written_count_with_what_their_rows_take() {
     client.script("ZCARD to => 1000\nZCARD again => 1000\nZCARD short => 11000");
 }
 
-/// Regression: both strings were copied before their lengths were looked at.
+/// Regression: both strings were copied before their lengths were checked.
 #[test]
 fn strings_that_are_too_long_to_compare_are_not_copied() {
     let (_shared, mut client) = filled(0);
