@@ -113,8 +113,9 @@ impl Commit<'_> {
     #[cold]
     fn abandon(&self, appended: usize, writer: &mut Writer<'_>) {
         // Others are like a single write: what room there is in open segments may do.
-        if !std::thread::panicking() && self.least_bytes() > self.core.log.pool(0).segment_bytes() {
-            room::note_wanted(self.least_bytes());
+        let wanted = self.bytes_with_gaps();
+        if !std::thread::panicking() && wanted > self.core.log.pool(0).segment_bytes() {
+            room::note_wanted(wanted);
         }
         for member in &self.members[..appended] {
             self.core.log.mark_dead_on_media(member.reference.0);

@@ -275,18 +275,44 @@ impl Commit<'_> {
         if bytes > limit { Err(Error::TooLarge { bytes, limit }) } else { Ok(()) }
     }
 
-    /// Bytes that it takes at least.
-    #[cold]
-    pub(super) fn least_bytes(&self) -> u64 {
+    /// The bytes that each member takes at least. An entry that is longer than a segment has a run of segments for itself.
+    fn least_sizes(&self) -> impl Iterator<Item = u64> {
         let segment = self.core.log.pool(0).segment_bytes();
-        let sizes = self.members.iter().map(|member| {
+        self.members.iter().map(move |member| {
             let operation = &member.operation;
             let pair = operation.key_len as usize + self.batch.value(operation).map_or(0, <[u8]>::len);
             let bytes = LEAST_HEAD_BYTES + pair.next_multiple_of(8) as u64;
-            // A run of segments is one entry's.
             if bytes > segment { bytes.next_multiple_of(segment) } else { bytes }
-        });
-        sizes.sum()
+        })
+    }
+
+    /// Bytes that it takes at least, in whatever order its members lie. No two that are longer than half a segment share one.
+    fn least_bytes(&self) -> u64 {
+        let segment = self.core.log.pool(0).segment_bytes();
+        let (mut all, mut apart) = (0, 0);
+        for bytes in self.least_sizes() {
+            all += bytes;
+            apart += if bytes > segment / 2 { bytes.next_multiple_of(segment) } else { 0 };
+        }
+        all.max(apart)
+    }
+
+    /// Bytes of the segments that it takes if each member lies behind the one before, or begins a segment.
+    #[cold]
+    pub(super) fn bytes_with_gaps(&self) -> u64 {
+        let segment = self.core.log.pool(0).segment_bytes();
+        let (mut taken, mut left) = (0, 0);
+        for bytes in self.least_sizes() {
+            if bytes > segment {
+                taken += bytes;
+            } else if bytes <= left {
+                left -= bytes;
+            } else {
+                taken += segment;
+                left = segment - bytes;
+            }
+        }
+        taken
     }
 
     /// Whether it deletes, and gives back what it takes: in a full store it goes on as a delete does.

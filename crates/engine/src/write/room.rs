@@ -97,8 +97,9 @@ impl Core {
         }
     }
 
-    /// How much room a batch is tried in again that takes so many bytes at least (0: any), and did not fit into what there was: more, or it would be tried for as long as its own garbage is
-    /// space. (Writers leave gaps, beside others and at the ends of segments.) But no more than gaps explain: others may have been faster.
+    /// How much room a batch is tried in again that takes so many bytes of segments (0: any), and did not fit into what
+    /// there was: more, or it would be tried for as long as its own garbage is space. (Writers leave gaps beside others.)
+    /// But no more than such gaps explain: others may have been faster.
     fn wanted_now(&self, least: u64, had: u64, node: usize) -> u64 {
         if least == 0 {
             return 0;
@@ -131,7 +132,7 @@ impl Core {
     }
 }
 
-/// A batch was given up that takes so many bytes at least, for lack of space.
+/// A batch was given up that takes so many bytes of segments, for lack of space.
 #[cold]
 pub(crate) fn note_wanted(bytes: u64) {
     WANTED.set(bytes);

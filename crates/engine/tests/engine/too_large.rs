@@ -92,6 +92,28 @@ fn a_batch_waits_until_there_is_room_for_all_of_it() {
     }
 }
 
+/// Values of little more than half a segment, of which each takes one.
+fn batch_of_halves(keyspace: &KeyspaceHandle, count: u64) -> Batch {
+    let mut batch = Batch::default();
+    (0..count).for_each(|key| batch.put(keyspace, &key.to_be_bytes(), &[5; 35_000], 0));
+    batch
+}
+
+/// Regression: a batch whose values leave large gaps at the ends of segments was tried again, in vain, whenever there was
+/// room for its bytes, until its patience ended; and one whose values have no place in an empty store was, too.
+#[test]
+fn room_for_a_batch_has_room_for_its_gaps() {
+    let (store, keyspace) = in_memory();
+    (0..7 << 10).for_each(|number: u64| put(&store, &keyspace, &(number % 64).to_be_bytes(), &[3; 1_000]));
+    let before = appended(&store);
+    store.commit_wait(&batch_of_halves(&keyspace, 80)).unwrap();
+    // Once for the room there is and once for what it takes, of two thirds of the store.
+    assert!(appended(&store) - before < 2 * CAPACITY, "{} bytes", appended(&store) - before);
+    assert!(store.check().unwrap().is_sound());
+    let error = store.commit_wait(&batch_of_halves(&keyspace, 128)).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { bytes, limit } if bytes > limit && limit < CAPACITY), "{error}");
+}
+
 /// Regression: a value that no run of segments can hold had everything collected, and the checkpoint removed, before it was refused; and so had any write to a full store, although
 /// nothing waited for a checkpoint.
 #[test]
