@@ -1,11 +1,11 @@
-//! Errors of the store: each says what, where, and what to do.
+//! Errors of the store. Each message states what failed, where, and what to do about it.
 
 use std::path::PathBuf;
 
 /// A result of the store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation failed. Nothing that was acknowledged is lost by any of them.
+/// Why an operation failed. None of these errors loses an acknowledged write.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,7 +19,7 @@ pub enum Error {
         /// Bytes the pools may grow to.
         limit: u64,
     },
-    /// There is room, but not as much in one piece as a large value takes.
+    /// There is room, but no single piece as large as a large value takes.
     #[error(
         "the store has no {bytes} adjacent bytes left, which a value of this size takes; {free} bytes are free, but in pieces: delete or expire data, divide the value, or copy the data to a new store with a larger max-capacity"
     )]
@@ -34,19 +34,19 @@ pub enum Error {
         "it takes {bytes} bytes, and the store can hold {limit} bytes at most in one value or batch; divide it, or copy the data to a new store with a larger max-capacity"
     )]
     TooLarge {
-        /// Bytes that it takes at least.
+        /// Bytes that the value or batch takes, at least.
         bytes: u64,
-        /// Bytes that it may take.
+        /// Most bytes that one value or batch may take.
         limit: u64,
     },
-    /// Live data would take more than the bound that the store was opened with.
+    /// Live data would exceed the bound that the store was opened with.
     #[error(
         "the store is full: {live} bytes are live, and utilization {percent} bounds them to {limit}; delete or expire data, overwrite with values that are no longer, open it with a higher utilization, or copy it to a new store with a larger max-capacity"
     )]
     Utilization {
-        /// Bytes of entries that count.
+        /// Bytes of live entries.
         live: u64,
-        /// Bytes that they may take.
+        /// Most bytes that live entries may take.
         limit: u64,
         /// The bound in per cent of what the pools may grow to.
         percent: u32,
@@ -72,7 +72,7 @@ pub enum Error {
         /// Its length.
         len: usize,
     },
-    /// Media hold something that no crash leaves: what, and where.
+    /// The media hold something that no crash leaves. The text states what, and where.
     #[error("{0}; restore the pool from a backup, or open with salvage to keep what is readable (`check` lists all damage)")]
     Damaged(String),
     /// The directory holds no store and none may be created.
@@ -86,22 +86,22 @@ pub enum Error {
         /// Where it was looked for.
         path: PathBuf,
     },
-    /// A pool of another store.
+    /// The pool belongs to another store.
     #[error("{0}")]
     WrongPool(String),
-    /// One of the pools is an older copy than the others: which, and how that shows.
+    /// One of the pools is an older copy than the others. The text states which, and what shows it.
     #[error("{0}; restore all pools of the store from the same copy, or open with salvage to go on without what is missing")]
     OlderCopy(String),
-    /// A pool, or the directory that it was to be made in, cannot be written: which, and why.
+    /// A pool, or the directory to create it in, cannot be written. The text states which, and why.
     #[error("{0}; give this user write permission for the file and its directory, mount the file system writable, or use a copy")]
     NotWritable(String),
-    /// Not a pool at all.
+    /// The file is not a pool, or not a finished one.
     #[error("{0}")]
     Foreign(String),
-    /// Written by a newer version.
+    /// The pool was written by a newer version, or uses features that this version does not know.
     #[error("{0}")]
     NewerFormat(String),
-    /// Open elsewhere.
+    /// The pool is open elsewhere: in another process, or through another handle of this one.
     #[error("{0}")]
     Locked(String),
     /// No space on the device.
@@ -115,7 +115,7 @@ pub enum Error {
         "the store is read-only since a sync failed ({0}); writes that were not acknowledged may be lost; close the store, check the device, and open it again: recovery reads what really reached the medium"
     )]
     ReadOnly(String),
-    /// The store was opened to be read only.
+    /// The store was opened read-only.
     #[error("the store was opened read-only, so nothing can be written; open it without that to write")]
     OpenedReadOnly,
     /// The store was closed.
@@ -127,68 +127,69 @@ pub enum Error {
     /// A keyspace of this name exists already.
     #[error("keyspace \"{0}\" exists already; open it, or drop it first")]
     KeyspaceExists(String),
-    /// A keyspace of this name is of another kind than was asked for.
+    /// The keyspace of this name is of another kind than the caller asked for.
     #[error("keyspace \"{name}\" exists and is {kind}; open it as that, or choose another name")]
     KeyspaceKind {
-        /// Its name.
+        /// Name of the keyspace.
         name: String,
         /// The kind that it has.
         kind: &'static str,
     },
-    /// A keyspace name is unusable.
+    /// A keyspace name is not allowed.
     #[error("keyspace name \"{0}\" cannot be used; names have 1 to 64 bytes without control characters")]
     KeyspaceName(String),
-    /// The catalogue has no room.
+    /// The catalogue has no room for another keyspace.
     #[error("the catalogue is full ({0} keyspaces); drop one first")]
     TooManyKeyspaces(usize),
-    /// The keyspace was dropped, or given another name, under the handle.
+    /// The keyspace of this handle was dropped or renamed.
     #[error("keyspace \"{0}\" was dropped or renamed; open or create it again")]
     KeyspaceDropped(String),
-    /// An ordered operation on a hash keyspace.
+    /// An ordered operation was called on a hash keyspace.
     #[error("keyspace \"{0}\" is a hash keyspace and has no order; use an ordered keyspace for ranges")]
     NotOrdered(String),
-    /// A batch's precondition does not hold.
+    /// A precondition of a batch does not hold.
     #[error("a precondition does not hold: key {key} of keyspace \"{keyspace}\" has changed; read it again and retry")]
     PreconditionFailed {
-        /// Keyspace.
+        /// Name of the keyspace.
         keyspace: String,
-        /// The key, lossily as text.
+        /// The key as text; bytes that are not UTF-8 are replaced.
         key: String,
     },
-    /// Called from a closure that runs during a read.
+    /// The operation was called from a closure that runs during a read.
     #[error("{0} waits for all reads to end, so it cannot be called from inside one; call it when the closure has returned")]
     InsideRead(&'static str),
-    /// Called from the callback of a ticket, or a compaction from one of a compaction.
+    /// The operation was called from the callback of a ticket, or a compaction from the progress callback of a
+    /// compaction.
     #[error("{0} waits for other work of the store, which may be what called this callback; call it when the callback has returned")]
     InsideCallback(&'static str),
-    /// A handle of another store was given.
+    /// The handle belongs to another store.
     #[error("keyspace \"{0}\" belongs to another store; use handles of this one")]
     ForeignKeyspace(String),
 }
 
-/// The kinds of [`Error`], for programs.
+/// The kinds of [`Error`], for programs to decide by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// No room in the store.
     Full,
-    /// More than the store could hold if it were empty: it needs a larger store, or smaller values or batches.
+    /// More than the store could hold if it were empty. A larger store is needed, or smaller values or batches.
     TooLarge,
     /// Unusable argument, or a write to a store that was opened read-only.
     Invalid,
     /// Damage on media.
     Damaged,
-    /// Nothing there.
+    /// The store or keyspace does not exist.
     NotFound,
-    /// A pool is missing or of another store.
+    /// A pool is missing, belongs to another store, or is an older copy than the others.
     WrongPool,
-    /// Not a store, or of a newer format.
+    /// Not a pool, or one of a newer format.
     Format,
     /// Open elsewhere.
     Locked,
     /// Disk full.
     DiskFull,
-    /// Input or output failed.
+    /// Input or output failed, or a pool cannot be written.
     Io,
     /// Read-only since a sync failed.
     ReadOnly,
@@ -199,7 +200,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether it can be written once garbage is collected, keys are deleted or the disk has room again, so that it is worth trying again.
+    /// Whether a retry may succeed: once garbage is collected, keys are deleted or the disk has room again.
     pub fn is_lack_of_space(self) -> bool {
         matches!(self, ErrorKind::Full | ErrorKind::DiskFull)
     }
@@ -225,7 +226,8 @@ impl Error {
         }
     }
 
-    /// What was found: of damage, without the advice that follows, which depends on who is told.
+    /// Returns what was found. The advice of [`Error::Damaged`], [`Error::OlderCopy`] and [`Error::NotWritable`] is
+    /// left out, because it depends on who reads it; other errors return their whole message.
     pub fn finding(&self) -> String {
         match self {
             Error::Damaged(finding) | Error::OlderCopy(finding) | Error::NotWritable(finding) => finding.clone(),

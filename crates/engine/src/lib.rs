@@ -1,18 +1,20 @@
 //! The engine: joins the log and the indexes into a store with keyspaces, versions, snapshots and recovery.
 //!
-//! Reading order: [`store`] (what a store consists of), `write` (the path every put takes), `read`, `commit` (durability), `recovery`.
-//! The public library (`hither`) wraps this; nothing here is meant for applications.
+//! Reading order: [`store`] (what a store consists of), `write` (the path that every put takes), `read`, `commit`
+//! (durability), `recovery`. The public library (`hither`) wraps this crate. Nothing here is meant for applications.
 //!
 //! # Guarantees
 //!
-//! * An operation acknowledged at level *sync* survives a power loss; *process* survives a crash of the process; *interval* is sync, late by
-//!   at most the interval. A read at the store's level never returns what could still be lost at that level (`docs/durability.md`).
+//! * An operation acknowledged at level *sync* survives a power loss. *Process* survives a crash of the process.
+//!   *Interval* is sync, late by at most the interval and the time of a sync. A read at the store's level never returns
+//!   what could still be lost at that level (`docs/durability.md`).
 //! * Writes of one key are ordered by their versions; index, log and recovery agree on the newest.
-//! * A batch is there entirely or not at all after a crash.
+//! * After a crash a batch is there entirely or not at all.
 //!
 //! # Thread safety
 //!
-//! A [`Store`] is `Send + Sync`; any number of threads may use it. Reads take no lock.
+//! A [`Store`] is `Send + Sync`; any number of threads may use it. Reads take no lock, except reads that wait until
+//! what they found is durable, and reads of a snapshot, which may look into its side table.
 
 #![forbid(unsafe_code)]
 

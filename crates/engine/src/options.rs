@@ -16,7 +16,8 @@ pub use hither_pmem::MediumChoice;
 pub enum Durability {
     /// A power loss.
     Sync,
-    /// A power loss, except for what was written in the last interval and while a sync took its time; and a crash of the process.
+    /// A crash of the process. A power loss, too, except for what was written in the last interval and during the sync
+    /// after it.
     Interval(Duration),
     /// A crash of the process. A power loss may take everything since the last sync.
     Process,
@@ -36,7 +37,7 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Progress {
-    /// What is being done.
+    /// The current phase.
     pub phase: Phase,
     /// Segments done.
     pub done: u64,
@@ -57,27 +58,29 @@ pub enum CollectorKind {
     Chain,
 }
 
-/// When checkpoints of the indexes are taken.
+/// When the store takes checkpoints of its indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckpointMode {
-    /// Never; one that is there is removed.
+    /// Never. An existing checkpoint is removed.
     Off,
     /// At a clean close, and in the background so that a restart after a crash scans little.
     #[default]
     Auto,
-    /// At a clean close, and in the background whenever segments of so many bytes were opened since the last one.
+    /// At a clean close, and in the background whenever segments of this many bytes in all were opened since the last
+    /// checkpoint.
     Every(u64),
 }
 
-/// Parts of garbage collection that can be left out, to measure what each is worth (`hither-bench compaction --techniques`). Nobody else has a reason to.
+/// Parts of garbage collection that can be left out to measure what each is worth (`hither-bench compaction
+/// --techniques`). There is no other reason to leave one out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Techniques {
-    /// Entries that are known to be garbage have a bit in DRAM.
+    /// A bit in DRAM marks each entry that is known to be garbage.
     pub garbage_bits: bool,
-    /// Writers are slowed down where space is scarce.
+    /// Writers are slowed down while space is scarce.
     pub pacing: bool,
-    /// Copies of a batch lie in the order of their keys.
+    /// The collector lays the copies of a batch in the order of their keys.
     pub key_order: bool,
 }
 
@@ -91,15 +94,16 @@ impl Default for Techniques {
 /// A progress callback.
 pub type OnProgress = Arc<dyn Fn(Progress) + Send + Sync>;
 
-/// The least key and value, in bytes, of entries that carry a shortcut: it then takes no more than a sixteenth of them.
+/// Default of the least size of key and value, in bytes, from which on entries carry a shortcut. From this size on a
+/// shortcut takes at most a sixteenth of the entry.
 pub const SHORTCUT_FROM_BYTES: usize = 256;
 
 /// All settings of a store.
 #[derive(Clone)]
 pub struct Options {
-    /// Directory of each node's pool; a single one serves all nodes of the machine.
+    /// Directory of each node's pool. A single directory without a node holds the pools of all nodes of the machine.
     pub paths: Vec<(Option<u32>, PathBuf)>,
-    /// No files at all.
+    /// Keeps the store in memory, without files.
     pub in_memory: bool,
     /// Pools supplied by a test instead of files.
     pub pools: Option<Arc<dyn Fn() -> hither_pmem::Result<Vec<hither_pmem::Pool>> + Send + Sync>>,
@@ -107,66 +111,71 @@ pub struct Options {
     pub capacity: u64,
     /// Bytes of segments that the store may grow to; 0: derived.
     pub max_capacity: u64,
-    /// Most live bytes, in per cent of what the store may grow to, 1 to 95; absent: as many as fit beside the reserve. Not kept on media.
+    /// Most live bytes, in per cent of what the store may grow to, 1 to 95; absent: as many as fit beside the reserve.
+    /// Applies to this opening only: it is not kept on media.
     pub utilization: Option<u32>,
     /// The store's durability level.
     pub durability: Durability,
-    /// Which medium to take the storage for.
+    /// The kind of medium to take the storage for.
     pub medium: MediumChoice,
     /// NUMA topology; detected if absent.
     pub topology: Option<Arc<Topology>>,
-    /// Counts accesses.
+    /// Counts accesses to pool memory by node.
     pub meter: bool,
     /// Shards per node; 0: derived.
     pub shards: u32,
-    /// Threads of recovery; 0: all.
+    /// Threads of recovery; 0: all cores.
     pub threads: usize,
     /// Bytes of a segment; 0: derived.
     pub segment_bytes: u64,
     /// Creates the store if there is none.
     pub create: bool,
-    /// Opens a store to look at it: nothing reaches its files, and writes are refused.
+    /// Opens the store for reading only: nothing reaches its files, and writes are refused.
     pub read_only: bool,
-    /// Opens a damaged store with what is readable.
+    /// Opens a damaged store with the data that is readable.
     pub salvage: bool,
     /// Asks for huge pages.
     pub hugepages: bool,
-    /// Runs background threads. Off only in crash tests, which need determinism.
+    /// Runs background threads. Off only in tests that need determinism.
     pub background: bool,
-    /// Where random numbers come from; a seed in crash tests that are to be repeated.
+    /// Source of random numbers; a seed in crash tests that are to be repeatable.
     #[doc(hidden)]
     pub random: Randomness,
     /// How segments full of garbage are emptied.
     pub collector: CollectorKind,
-    /// Give entries of keys that are written often segments of their own, where that is worth it; not on files, whose log has one tail.
+    /// Gives entries of keys that are written often segments of their own where that is worth it. Never on files, whose
+    /// log has one tail.
     pub separate_hot: bool,
-    /// Entries of ordered keyspaces whose key and value have at least so many bytes carry a shortcut for the collector, 16 bytes of media; `None`: none do. Never entries
-    /// of keys that are written often, and only with the batched collector.
+    /// Least size of key and value, in bytes, from which on entries of ordered keyspaces carry a shortcut for the
+    /// collector, which takes 16 bytes of media; `None`: no entry does. Entries of keys that are written often never
+    /// carry one. Only the batched collector uses shortcuts.
     pub shortcut_from_bytes: Option<usize>,
-    /// What the batched collector does.
+    /// What the batched collector does, for measurements.
     #[doc(hidden)]
     pub techniques: Techniques,
-    /// Share of garbage (0 to 1) from which on a segment is collected in the background.
+    /// Share of garbage, 0 to 1, from which on a segment is collected in the background.
     pub gc_threshold: f64,
-    /// Collector threads per node; 0: none, writers collect by themselves when the store is full.
+    /// Collector threads per node; 0: none, writers collect garbage themselves when the store is full.
     pub gc_threads: usize,
-    /// How long a write that finds no space waits while space is being made, before it is refused. What a vain attempt costs comes on top.
+    /// How long a write that finds no space waits while space is being made, before it fails. The time of its last
+    /// attempt is added.
     pub space_patience: Duration,
-    /// When a node's pool is full, its threads write to another node's: slower, but no failure. `stat` tells.
+    /// Whether threads of a node whose pool is full write to another node's pool: slower, but the writes do not fail.
+    /// `stat` reports it.
     pub spill: bool,
     /// The index of ordered keyspaces.
     pub ordered_index: OrderedKind,
-    /// Key latches.
+    /// Number of key latches.
     pub latches: usize,
-    /// Reports recovery's progress.
+    /// Is called with recovery's progress.
     pub on_progress: Option<OnProgress>,
     /// Cache of entries in DRAM, for stores over several nodes.
     pub cache: CacheSetting,
     /// Which scans hand remote entries to threads of their node.
     pub delegation: DelegationSetting,
-    /// When checkpoints of the indexes are taken.
+    /// When the store takes checkpoints of its indexes.
     pub checkpoints: CheckpointMode,
-    /// Where tests keep the checkpoint; else it lies beside the pool of node 0.
+    /// Where tests keep the checkpoint. Otherwise it lies beside the pool of node 0.
     pub checkpoint_store: Option<Arc<dyn crate::checkpoint::store::CheckpointStore>>,
     /// Failures on demand, for tests.
     pub failpoints: Option<Arc<hither_pmem::Failpoints>>,
@@ -215,7 +224,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What follows from `read_only` for other settings: the pools are mapped privately, nothing is made, nothing is collected.
+    /// Sets what follows from `read_only` for other settings: the pools are mapped privately, nothing is created,
+    /// nothing is collected.
     pub(crate) fn settle_read_only(&mut self) {
         if self.read_only {
             (self.medium, self.create, self.gc_threads) = (MediumChoice::PrivateCopy, false, 0);
@@ -244,37 +254,41 @@ pub struct WriteOptions {
 pub enum Expiry {
     /// At this time, in milliseconds since 1970; 0: never.
     AtMs(u64),
-    /// So long after the write, by the store's time (`Db::now_ms`).
+    /// This long after the write, by the store's time (`Db::now_ms`).
     After(Duration),
 }
 
 impl WriteOptions {
-    /// The store's level, no expiry.
+    /// Options with the store's level and without expiry.
     pub fn new() -> WriteOptions {
         WriteOptions::default()
     }
 
-    /// With this durability level.
+    /// Sets the durability level.
     pub fn durability(mut self, durability: Durability) -> WriteOptions {
         self.durability = Some(durability);
         self
     }
 
-    /// Expiring at this time, in milliseconds since 1970; 0: never.
+    /// Lets the key expire at this time, in milliseconds since 1970; 0: never.
     pub fn expires_at_ms(mut self, at: u64) -> WriteOptions {
         self.expiry = Some(Expiry::AtMs(at));
         self
     }
 
-    /// Expiring so long after each call that writes with these options, what it waits for space included. Counted by the store's time, which does not go back when the machine's clock does
-    /// (see `RecoveryReport::clock_ahead_ms`), and in whole milliseconds, rounded up. With [`Duration::ZERO`] it has expired when it is written.
+    /// Lets the key expire this long after each call that writes with these options. Time that the write waits for
+    /// space counts.
+    ///
+    /// The store's time decides, which does not go back when the machine's clock does (see
+    /// `RecoveryReport::clock_ahead_ms`). It counts in whole milliseconds; a fraction is rounded up. With
+    /// [`Duration::ZERO`] the key has expired when it is written.
     pub fn ttl(mut self, ttl: Duration) -> WriteOptions {
         self.expiry = Some(Expiry::After(ttl));
         self
     }
 }
 
-/// Milliseconds since 1970.
+/// The machine's time, in milliseconds since 1970.
 pub fn wall_clock_ms() -> u64 {
     let ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     #[cfg(test)]
@@ -284,6 +298,6 @@ pub fn wall_clock_ms() -> u64 {
 
 #[cfg(test)]
 thread_local! {
-    /// By how much the clock is set back for this thread.
+    /// Milliseconds by which the clock is set back for this thread.
     pub(crate) static SET_BACK_MS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }

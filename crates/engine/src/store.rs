@@ -1,4 +1,10 @@
 //! The store: what it consists of and how it is opened and closed.
+//!
+//! Thread safety: a [`Store`] is `Send + Sync`. Operations, background threads, snapshots and tickets share its `Core`.
+//!
+//! Crash: an opening that is interrupted is repeated by the next one. Only [`Store::close`], or the drop of the last
+//! handle, marks the pools clean, as its last step. A store that was not closed, or whose close failed, is recovered as
+//! after a crash.
 
 mod clock;
 mod keyspaces;
@@ -38,7 +44,7 @@ pub struct Store {
     recovery: RecoveryReport,
 }
 
-/// What operations need; shared with background threads and guards.
+/// What operations need. Background threads, snapshots and tickets share it.
 pub(crate) struct Core {
     pub log: Arc<Log>,
     pub hasher: Hasher,
@@ -47,43 +53,45 @@ pub(crate) struct Core {
     pub snapshots: Snapshots,
     pub checkpoints: Checkpoints,
     pub durability: Durability,
-    /// Most live bytes in per cent, if they are bounded.
+    /// Upper bound of live bytes, in per cent of what the store may grow to, if there is a bound.
     pub utilization: Option<u32>,
     /// Some medium needs a sync for durability.
     pub needs_sync: bool,
-    /// A fence makes durable what the store's level asks for.
+    /// The store's level is `sync`, and a fence suffices for it.
     pub durable_by_fence: bool,
     /// See [`Options::space_patience`].
     pub space_patience: Duration,
-    /// Expiry never runs backwards: max(wall clock, persisted, what anybody was told has expired).
+    /// Lower bound of the store's time, so that expiry never runs backwards: the largest of the time that the pool
+    /// remembers and every expiry that was reported as past.
     clock_floor_ms: AtomicU64,
     pub keyspaces: RwLock<BTreeMap<String, Arc<Keyspace>>>,
     catalogue: Mutex<Catalogue>,
     pub collector: Box<dyn Collector>,
     pub shortcuts: Shortcuts,
     pub techniques: Techniques,
-    /// What the verification in the background found.
+    /// Damage that the verification in the background found.
     pub damage: Mutex<Vec<String>>,
     pub collections: Collections,
-    /// Held by whoever compacts by hand.
+    /// Held by a manual compaction.
     pub compacting: ReentrantMutex<()>,
-    /// Held over each write of the sweeper, and over a check, which has to see one state. Taken before what keeps passes off.
+    /// Held during each delete of the sweeper, and during a check, which must see one state. Taken before the lock that
+    /// keeps collection passes off.
     pub sweeping: Mutex<()>,
-    /// Who deletes what has expired, in the background.
+    /// Counts the threads that delete expired keys in the background.
     pub expiring: Attendance,
-    /// Held by the writer that sweeps because it found no space; what came of it the last time.
+    /// Held by a writer while it sweeps because it found no space. Contains the outcome of the last such sweep.
     pub space_sweep: Mutex<Option<SpaceSweep>>,
-    /// Share of garbage from which on a segment is collected in the background.
+    /// Share of garbage, 0 to 1, from which on a segment is collected in the background.
     pub gc_threshold: f64,
     /// The index of ordered keyspaces.
     pub ordered_index: OrderedKind,
-    /// A full node's threads write to other nodes.
+    /// Whether threads of a node whose pool is full write to other nodes.
     pub spill: bool,
     pub meter: Option<Arc<hither_topology::Meter>>,
     pub cache: Cache,
     pub delegation: Delegation,
     pub pool_paths: Vec<String>,
-    /// What each pool held when the store was opened.
+    /// Bytes that had been appended to each pool when the store was opened.
     pub appended_at_open: Vec<hither_log::AppendedBytes>,
 }
 
@@ -93,19 +101,21 @@ impl Core {
         LogResolver { log: &self.log, hasher: self.hasher }
     }
 
-    /// Whether a delete that was written so may be lost, and what is written after it stay: where stores reach the medium in their order, or by syncs alone, it goes with all
-    /// that came after it.
+    /// Whether a crash may lose a delete that was written with `flush`, and keep what is written after it. Elsewhere a
+    /// fence makes the delete durable before it is installed, or stores reach the medium in their order, or a crash
+    /// loses everything.
     #[inline(always)]
     pub fn may_be_lost(&self, flush: Flush) -> bool {
         self.needs_sync || (flush == Flush::Later && self.log.needs_flush())
     }
 
-    /// What the log calls to make something durable, with locks held.
+    /// Returns the function that the log calls, with locks held, to make everything up to a version durable.
     pub fn make_durable(&self) -> impl Fn(u64) -> hither_log::Result<()> + '_ {
         |version| self.committer.commit_with_locks(&self.log, version).map_err(as_log_error)
     }
 
-    /// After an error: a sync that failed leaves the same doubt whatever it was of, a descriptor or zeros, so the store takes no more writes. Callbacks are left to others.
+    /// Called after an error: if a sync of some pool has failed, makes the store refuse writes. Whatever that sync was
+    /// for (a descriptor, zeros), its failure leaves the same doubt. Callbacks are left to other threads.
     #[cold]
     pub fn heed_failed_syncs(&self) {
         let mut pools = (0..self.log.nodes()).map(|node| self.log.pool(node));
@@ -116,24 +126,24 @@ impl Core {
         }
     }
 
-    /// Passes an outcome on; see [`Core::heed_failed_syncs`].
+    /// Passes an outcome on, after [`Core::heed_failed_syncs`] if it is an error.
     pub fn heeding_failed_syncs<T, E>(&self, outcome: std::result::Result<T, E>) -> std::result::Result<T, E> {
         outcome.inspect_err(|_| self.heed_failed_syncs())
     }
 
-    /// A sync that failed on the way is reported as what it is, not as an error of the log.
+    /// Converts an error of the log. If a sync has failed on the way, returns that failure instead.
     pub fn explain(&self, error: hither_log::Error) -> Error {
         self.committer.failure().err().unwrap_or_else(|| error.into())
     }
 }
 
-/// The log asks for durability through its own error type.
+/// Wraps an error for the log, whose callbacks report failures of durability in its own error type.
 pub(crate) fn as_log_error(error: Error) -> hither_log::Error {
     hither_log::Error::Durability(error.to_string())
 }
 
 impl Store {
-    /// Opens a store, creating or recovering it as need be.
+    /// Opens a store; creates or recovers it as needed.
     pub fn open(mut options: Options) -> Result<Store> {
         options.settle_read_only();
         let opened = crate::pools::open(&options)?;
@@ -154,7 +164,7 @@ impl Store {
         recovery.salvaged.splice(0..0, salvaged);
         recovery.clock_ahead_ms = clock_ms.saturating_sub(wall_clock_ms());
         let mut catalogue = names.catalogue;
-        // Only after a salvage: a number with entries on media is never given out again.
+        // Matters only after a salvage: a keyspace number that entries on media carry is never assigned again.
         catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace.saturating_add(1));
         let mut committer = Committer::new(recovery.last_version, options.durability, needs_sync);
         if options.read_only {
@@ -205,24 +215,26 @@ impl Store {
         Ok(Store { core, maintenance: Mutex::new(maintenance), recovery })
     }
 
-    /// The time by which keys expire, in milliseconds since 1970: the machine's, but never behind what the store remembers.
+    /// The time by which keys expire, in milliseconds since 1970: the machine's, but never behind the time that the
+    /// store remembers.
     pub fn now_ms(&self) -> u64 {
         self.core.now_ms()
     }
 
-    /// What tells the store from all others, copies of its files aside.
+    /// The UUID of the store. Only copies of its files share it.
     #[doc(hidden)]
     pub fn uuid(&self) -> [u8; 16] {
         self.core.log.pool(0).superblock().store_uuid
     }
 
-    /// Makes durable that what somebody was told to have expired has, whatever the machine's clock says at the next start. Waits for a sync if that was not so.
+    /// Persists the store's time, so that every key that was reported expired stays expired at the next start, whatever
+    /// the machine's clock says then. Waits for a sync unless that time is durable already.
     #[doc(hidden)]
     pub fn persist_expiries(&self) -> Result<()> {
         self.core.persist_told()
     }
 
-    /// What recovery did at open.
+    /// Reports what recovery did when the store was opened.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
     }
@@ -233,57 +245,63 @@ impl Store {
         self.core.committer.commit(&self.core.log, version)
     }
 
-    /// Collects garbage now, as the background does when space is short: seals full segments, empties those of which at least `gc_threshold` is garbage and
-    /// frees them; returns the number of segments that became free. Waits for readers that may still look at them.
+    /// Collects garbage now, as the background does when space is short, and returns the number of segments that became
+    /// free. Seals full segments, empties those of which at least `gc_threshold` is garbage, and frees them. Waits for
+    /// readers that may still look at these segments.
     pub fn reclaim(&self) -> Result<usize> {
         ensure_may_wait("reclaim")?;
         self.core.reclaim()
     }
 
-    /// Takes a checkpoint of the indexes now, so that a restart scans only what comes later. False if this store keeps none, or if lack of space made it
-    /// void.
+    /// Takes a checkpoint of the indexes now, so that a restart scans only what comes later. Returns false if this
+    /// store keeps no checkpoints, or if lack of space made the checkpoint void.
     pub fn checkpoint(&self) -> Result<bool> {
         ensure_may_wait("checkpoint")?;
         self.core.committer.ensure_writable()?;
         self.core.checkpoints.take(&self.core, false, &mut || true)
     }
 
-    /// Deletes keys whose time has come, as maintenance does, and returns how many; for tests, which run without it.
+    /// Deletes expired keys, as maintenance does, and returns how many. For tests, which run without maintenance.
     #[doc(hidden)]
     pub fn sweep_expired(&self) -> usize {
         self.core.sweep_expired()
     }
 
-    /// Leaves out versions, as if so many writes had been made; for tests of what comes after them.
+    /// Skips `count` versions, as if as many writes had been made; for tests of what happens after that many.
     #[doc(hidden)]
     pub fn skip_versions(&self, count: u64) {
         let clock = &self.core.log.clock;
         clock.raise(clock.upper_bound() + count);
     }
 
-    /// Refuses further writes, stops background work, makes everything durable and marks the store clean. Also done when the last handle is
-    /// dropped; inside a read, of another store, that is left to a thread of its own. Reads go on.
+    /// Refuses further writes, stops background work, makes everything durable and marks the store clean. Reads stay
+    /// possible.
+    ///
+    /// Dropping the last handle does the same. If that happens inside a read (of another store), or in a callback on a
+    /// thread of the store, the close is left to a thread of its own.
     ///
     /// # Errors
-    /// [`Error::InsideRead`], [`Error::InsideCallback`]; then nothing has changed. Otherwise the store refuses writes from now on, and is as after a crash when it is
-    /// opened again.
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]: nothing has changed. After any other error the store refuses
+    /// writes, and the next opening recovers it as after a crash.
     pub fn close(&self) -> Result<()> {
         ensure_may_wait("close")?;
         self.shut()
     }
 
-    /// Ends it without making anything durable, nor telling other handles, for who is about to remove its files: it would be a store after a crash. Takes no more writes.
+    /// Ends background work and refuses writes, but makes nothing durable and does not notify other handles. For a caller
+    /// that is about to remove the store's files: it leaves the store as after a crash.
     #[doc(hidden)]
     pub fn abandon(&self) {
         let mut maintenance = self.maintenance.lock();
-        // Whoever closes it now has nothing left to do.
+        // A close from now on has nothing left to do.
         self.core.committer.refuse_writes();
         if let Some(maintenance) = maintenance.take() {
             maintenance.stop();
         }
     }
 
-    /// All keyspaces, in the order of their creation, and a snapshot that shows them with these names: none is made, dropped or renamed around its moment.
+    /// Takes a snapshot, and returns it with handles of all keyspaces in the order of their creation. The snapshot shows
+    /// the keyspaces with these names: none is created, dropped or renamed meanwhile.
     ///
     /// # Errors
     /// [`Error::InsideRead`], [`Error::InsideCallback`].
@@ -297,7 +315,7 @@ impl Store {
     }
 
     fn shut(&self) -> Result<()> {
-        // Held to the end: who closes it beside another returns when it is closed.
+        // Held to the end: a second concurrent close returns only when the store is closed.
         let mut maintenance = self.maintenance.lock();
         self.core.shut(maintenance.take())
     }
@@ -306,14 +324,15 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         let maintenance = self.maintenance.get_mut().take();
-        // The callback of a ticket had the last handle: its thread is one of those that a close waits for, and may hold what a close takes. Or this is inside a read, of another store: a close waits
-        // for collectors, and they for all reads.
+        // A close would wait for itself in two cases. The callback of a ticket may have had the last handle: its thread
+        // is one of those that a close waits for, and may hold locks that a close takes. Or this runs inside a read of
+        // another store: a close waits for collectors, and collectors wait for all reads.
         let waits_for_itself = maintenance.as_ref().is_some_and(Maintenance::runs_here) || epoch::is_pinned();
         if waits_for_itself {
             maintenance.iter().for_each(Maintenance::begin_stop);
             let core = self.core.clone();
             let close = move || drop(core.shut(maintenance));
-            // Without a thread (limits) the store is as after a crash when it is opened again.
+            // If no thread can be started (limits), the next opening recovers the store as after a crash.
             let _ = std::thread::Builder::new().name("hither-close".to_owned()).spawn(close);
         } else {
             // An error here was either reported by an earlier write (the store is poisoned) or only leaves the clean flag unset.
@@ -322,35 +341,37 @@ impl Drop for Store {
     }
 }
 
-/// Refuses what waits until readers have left, or for threads and locks of the store, if this thread is such a reader or may be such a thread: it would wait for itself.
+/// Fails if this thread is inside a read or in a callback. For operations that wait until readers have left, or for
+/// threads and locks of the store: there they would wait for themselves.
 pub(crate) fn ensure_may_wait(what: &'static str) -> Result<()> {
     ensure_outside_callbacks(what)?;
     if epoch::is_pinned() { Err(Error::InsideRead(what)) } else { Ok(()) }
 }
 
-/// Refuses what takes locks of the store, if this thread may hold them: it may have led a commit with them, and callbacks run behind that.
+/// Fails if this thread is in a callback. For operations that take locks of the store: the thread may hold them, since
+/// callbacks run after a commit, which it may have led with locks held.
 fn ensure_outside_callbacks(what: &'static str) -> Result<()> {
     if commit::is_in_callback() { Err(Error::InsideCallback(what)) } else { Ok(()) }
 }
 
 impl Core {
-    /// See [`Store::close`]; ends the background work, if there is any.
+    /// See [`Store::close`]. `maintenance` is the background work to stop, if there is any.
     fn shut(&self, maintenance: Option<Maintenance>) -> Result<()> {
         let first = self.committer.refuse_writes();
         if let Some(maintenance) = maintenance {
             maintenance.stop();
         }
         if !first {
-            // A store without a thread in the background has nobody else to tell those who wait of a failed sync.
+            // In a store without background threads, only this informs those who wait that a sync has failed.
             self.committer.call_back();
             return self.committer.failure();
         }
-        // Waits for writers under way, too: whoever begins later is refused.
+        // Waits for writers under way, too; later ones are refused.
         let durable = self.committer.commit(&self.log, self.log.clock.stable());
         self.committer.call_back();
         durable?;
         self.persist_clock()?;
-        // A pass of a thread of the caller's may be under way still: what it has copied counts.
+        // A pass on a thread of the caller's may still be under way: the totals must count what it has copied.
         self.without_passes(|| self.log.record_totals())?;
         self.checkpoints.take_final(self);
         for node in 0..self.log.nodes() {
@@ -359,14 +380,14 @@ impl Core {
         Ok(())
     }
 
-    /// Keys of all ordered and of all hash keyspaces.
+    /// Number of keys of all ordered keyspaces, and of all hash keyspaces.
     pub fn keys_by_kind(&self) -> [u64; 2] {
         let keyspaces = self.keyspaces.read();
         let of = |kind| keyspaces.values().filter(|keyspace| keyspace.info.kind == kind).map(|keyspace| keyspace.len() as u64).sum();
         [of(Kind::Ordered), of(Kind::Hash)]
     }
 
-    /// Total DRAM of the indexes.
+    /// DRAM of all indexes, in bytes.
     pub fn index_bytes(&self) -> usize {
         self.keyspaces.read().values().map(|keyspace| with_index!(keyspace, index => index.memory_bytes())).sum()
     }

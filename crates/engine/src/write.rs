@@ -1,8 +1,9 @@
 //! The path of every single-key write.
 //!
-//! Order matters for speed (measured): prefetch the bucket and the latch, take the latch, locate, append and start the write-back, and only then, in
-//! the shadow of the flush, read the old entry to verify the key; one fence; install. No locked instruction lies between flush and fence.
-//! The latch covers all of it, so that index and recovery agree on the order of a key's writes.
+//! Order matters for speed (measured): prefetch bucket and latch, take the latch, locate the key, append the entry and start its
+//! write-back. Only then, in the shadow of the flush, verify the old entry's key; one fence; install. No locked instruction lies between
+//! flush and fence. The latch is held meanwhile: index and recovery must agree on the order of a key's writes. Crash: recovery weighs an
+//! entry that was not installed by its version, so an unacknowledged write may have happened.
 
 use crate::commit::Ticket;
 use crate::error::{Error, Result};
@@ -18,34 +19,34 @@ use hither_sync::epoch;
 /// What must hold for a write to happen.
 #[derive(Clone, Copy, Debug)]
 pub enum Condition<'a> {
-    /// Nothing.
+    /// No condition.
     None,
-    /// The key's version is this, or the key is absent.
+    /// The key has this version, or (`None`) is absent.
     Version(Option<u64>),
-    /// The key's value is this, or the key is absent.
+    /// The key has this value, or (`None`) is absent.
     Value(Option<&'a [u8]>),
-    /// The key's version is this, expired or not: for the sweeper.
+    /// The key has this version, whether it has expired or not: for the sweeper.
     #[doc(hidden)]
     Sweep(u64),
 }
 
 impl Condition<'_> {
-    /// Whether it holds only for a key that is there.
+    /// Whether the condition holds only for a key that is present.
     #[inline(always)]
     fn wants_presence(self) -> bool {
         matches!(self, Condition::Version(Some(_)) | Condition::Value(Some(_)))
     }
 }
 
-/// What a write did, in one word: bit 0 the condition held, bit 1 the key was there before, bit 2 an entry was written; above
-/// them its version, or, if nothing was written, the last version under the key's latch.
+/// What a write did, in one word. Bit 0: the condition held; bit 1: the key was there before; bit 2: an entry was written. Above them:
+/// the entry's version, or, if nothing was written, the last version under the key's latch.
 ///
-/// One word, because it is returned right after the fence. A struct would go through memory, be copied with wide loads that cannot be
-/// forwarded from the narrow stores before them, and so hold up everything until the flush is done (measured: half of all time).
+/// One word, because it is returned right after the fence. A struct would go through memory and be copied with wide loads. These cannot
+/// be forwarded from the narrow stores before them, and would hold up everything until the flush is done (measured: half of all time).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written(u64);
 
-/// The outcome of an attempt, in registers for the same reason: errors are boxed.
+/// Outcome of an attempt. Errors are boxed, so that it fits into registers, for the same reason.
 pub(crate) type Attempt<T> = Result<T, Box<Error>>;
 
 impl Written {
@@ -122,8 +123,8 @@ pub fn check_value(value: &[u8]) -> Result<()> {
 }
 
 impl Store {
-    /// Writes `key` if `condition` holds. `value` `None` deletes. Returns whether the condition held, whether the key was there, and
-    /// a ticket for durability at the level asked for.
+    /// Writes `key` if `condition` holds; `value` `None` deletes. Returns whether the condition held, whether the key was there, and a
+    /// ticket for durability at the level asked for.
     pub fn write(
         &self,
         keyspace: &KeyspaceHandle,
@@ -137,7 +138,7 @@ impl Store {
         Ok((written.applied(), written.existed(), self.core.ticket(written.version(), level)))
     }
 
-    /// Writes as the options say, and at which level that was; what is to be durable is left to the caller.
+    /// Writes as the options say and returns the level of the write. Waiting for durability is left to the caller.
     pub(crate) fn write_as(
         &self,
         keyspace: &KeyspaceHandle,
@@ -153,7 +154,7 @@ impl Store {
         Ok((written, level))
     }
 
-    /// Writes and waits for durability at the store's level: the plain put and delete. Returns whether the key was there before.
+    /// The plain put and delete: writes at the store's level and waits if that promises durability. Returns whether the key was there.
     #[inline(always)]
     pub fn write_wait(&self, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
         match self.core.write_lean(&keyspace.0, key, value) {
@@ -170,7 +171,7 @@ impl Store {
         Ok(written.existed())
     }
 
-    /// As [`Store::write_wait`], if `condition` holds; returns whether it did.
+    /// As [`Store::write_wait`] if `condition` holds. Returns whether it did.
     pub fn write_wait_if(&self, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>, condition: Condition<'_>) -> Result<bool> {
         let (written, _) = self.write_as(keyspace, key, value, condition, &WriteOptions::new())?;
         self.core.settle_written(written)?;
@@ -191,13 +192,13 @@ impl Core {
             return Ticket::durable(version);
         }
         if !self.commits_in_time(level) {
-            // Nobody may ever wait: the background committer takes care.
+            // It may be that nobody ever waits, so the background committer is asked.
             self.committer.request(&self.log, version);
         }
         Ticket::pending(self, version)
     }
 
-    /// Waits for what was written at the store's level, if that promises durability, and for what the outcome rests on.
+    /// Waits for a write at the store's level, if that level promises durability, and for what the outcome rests on.
     #[inline(always)]
     fn settle_written(&self, written: Written) -> Result<()> {
         if self.waits() && written.version() != 0 {
@@ -206,18 +207,18 @@ impl Core {
         self.settle_observed(written, self.durability)
     }
 
-    /// Whether writes at the store's level wait for a commit. Below `sync` the background committer comes by.
+    /// Whether writes at the store's level wait for a commit. Below `sync` the background committer makes them durable.
     #[inline(always)]
     pub fn waits(&self) -> bool {
         self.needs_sync && self.durability == Durability::Sync
     }
 
-    /// Whether the background committer comes by soon enough for a write at this level without being asked.
+    /// Whether the background committer commits soon enough for a write at this level without being asked.
     pub fn commits_in_time(&self, level: Durability) -> bool {
         matches!((level, self.durability), (Durability::Interval(wanted), Durability::Interval(own)) if own <= wanted)
     }
 
-    /// A write that found its condition unmet, or nothing to delete, tells what it saw: that must be durable first, if its level promises that.
+    /// If nothing was written (condition unmet, nothing to delete): waits until what was seen is durable, if the level promises that.
     #[inline(always)]
     pub fn settle_observed(&self, written: Written, level: Durability) -> Result<()> {
         match self.rests_on_observed(written, level) {
@@ -226,11 +227,11 @@ impl Core {
         }
     }
 
-    /// The version that must be durable before it may be told that nothing was written; 0 if there is none.
+    /// The version that must be durable before it may be reported that nothing was written; 0 if there is none.
     #[inline(always)]
     pub fn rests_on_observed(&self, written: Written, level: Durability) -> u64 {
         let seen = written.observed();
-        // In a store below `sync` reads promise nothing, but a write at `sync` does.
+        // In a store below `sync`, reads promise nothing, but a write at `sync` does.
         let promises = seen != 0 && (self.committer.reads_check() || level == Durability::Sync && self.log.may_lag());
         if promises && seen > self.committer.durable() { seen } else { 0 }
     }
@@ -241,7 +242,7 @@ impl Core {
         self.write_inline(keyspace, &Change { key, value, expiry_ms: 0, condition: Condition::None }, self.durability)
     }
 
-    /// A write with a condition, an expiry or a level of its own. Compiled once: in place it would be 50 KB for each caller.
+    /// A write with a condition, an expiry or a level of its own. Compiled once: inlined it would be 50 KB for each caller.
     #[inline(never)]
     pub fn write(&self, keyspace: &Keyspace, change: &Change<'_>, level: Durability) -> Attempt<Written> {
         self.write_inline(keyspace, change, level)
@@ -261,7 +262,7 @@ impl Core {
         let key = self.hasher.key(change.key);
         let outcome = match self.try_write(keyspace, index, key, change, level) {
             Err(error) => {
-                // Not `with_room`: these are copies, so that on the hot path neither key nor change need be in memory.
+                // Not `with_room`: the retry takes copies, so that on the hot path neither key nor change need be in memory.
                 let change = *change;
                 self.after_vain_attempt(error, move || self.try_write(keyspace, index, key, &change, level))
             }
@@ -291,12 +292,12 @@ impl Core {
         if !matches!(change.condition, Condition::None) {
             self.ensure_readable(keyspace, key)?;
         }
-        // Before the place: whoever waits for a locked place may hold a writer slot, so nobody may wait for a slot with a place locked.
+        // Before the place: a thread that waits for a locked place may hold a slot, so none may wait for a slot with a place locked.
         let mut writer = self.log.writer();
         let (mut located, locked) = index.lock_place(key, prepared, &resolver);
         let place = PlaceGuard { index, token: located.token, locked };
         if keyspace.info.kind == Kind::Ordered {
-            // An ordered index has to know where a key belongs beside its neighbour.
+            // An ordered index must know where a key belongs beside its neighbour.
             self.ensure_writable_beside(keyspace, key, &located)?;
         }
         if located.candidate.is_some() {
@@ -308,7 +309,7 @@ impl Core {
                 located.candidate = Ref::NONE;
             }
             located.verified = true;
-            // Judged once, for the condition and for the caller.
+            // Expiry is judged once, for the condition and for the caller.
             let is_there = self.is_there(located.candidate);
             if !self.holds(change.condition, located.candidate, |_| !is_there) {
                 return Ok(Written::nothing(latch.last_version(), false, is_there));
@@ -347,7 +348,7 @@ impl Core {
         let flush = if level == Durability::Sync { Flush::Now } else { Flush::Later };
         let reference = Ref(writer.append(&parts, Append { hash: key.hash, flush }).map_err(|error| Box::new(Error::from(error)))?);
         latch.set_last_version(version);
-        // First of all: from here on deletes are remembered for readers.
+        // Before the delete is noted: from here on deletes are remembered for readers.
         if flush == Flush::Later && self.durability == Durability::Sync {
             self.committer.note_relaxed_write(&self.log);
         }
@@ -361,7 +362,7 @@ impl Core {
             self.committer.recent_deletes.remove(name);
         }
 
-        // In the shadow of the flush: is the candidate really this key's?
+        // In the shadow of the flush: does the candidate really have this key?
         let (old, old_expired) = self.verify(located, key.bytes);
         if flush == Flush::Now {
             writer.fence();
@@ -371,12 +372,12 @@ impl Core {
         if change.expiry_ms != 0 {
             keyspace.expiries.note();
         }
-        // What its condition has found alive was there, whatever time it is now.
+        // An entry that the condition found alive counts as present, whatever the time is now.
         let was_there = !old_expired || change.condition.wants_presence();
         Ok(Written::entry(version, old.is_some() && was_there))
     }
 
-    /// The entry that `located` is about, if it is the key's, and whether it has expired.
+    /// Returns the entry of `located` if it has this key (none otherwise), and whether it has expired.
     #[inline(always)]
     pub fn verify<T>(&self, located: Located<T>, key: &[u8]) -> (Ref, bool) {
         let candidate = located.candidate;
@@ -394,7 +395,7 @@ impl Core {
         }
     }
 
-    /// Installs `new` over `old`, whatever a cleaner did to `old` in between, and accounts for the garbage.
+    /// Installs `new` over `old`, even if a collector has moved `old` in between, and accounts for the garbage.
     #[allow(clippy::too_many_arguments)]
     #[inline(always)]
     pub fn replace<I: Index>(
@@ -407,7 +408,7 @@ impl Core {
         version: u64,
         writer: &mut hither_log::Writer<'_>,
     ) {
-        // The version was drawn before this load: a snapshot that may need `old` is visible by now.
+        // The version was drawn before this load, so a snapshot that may need `old` is visible by now.
         let shown = old.is_some() && self.snapshots.any();
         let retained = if shown { self.snapshots.retain(self, keyspace, key.bytes, old, version) } else { None };
         if place.locked {
@@ -421,15 +422,15 @@ impl Core {
         }
     }
 
-    /// Installs at a place that is not locked; returns what was replaced.
+    /// Installs at a place that is not locked. Returns the entry that was replaced.
     #[inline(always)]
     fn install<I: Index>(&self, place: &PlaceGuard<'_, I>, key: Key<'_>, mut old: Ref, new: Ref, retained: Option<&Retained>) -> Ref {
         while old != new {
             match place.index.install(place.token, key, old, new, &self.resolver()) {
                 Ok(()) => break,
-                // Only a cleaner that moved the entry, or an earlier member of the same batch, can be in the way: the latch is held.
+                // The latch is held, so only a collector that moved the entry, or an earlier member of the same batch, can interfere.
                 Err(conflict) => {
-                    // Before it is replaced: from then on a collector moves only what snapshots have, and must find it.
+                    // Before it is replaced: from then on a collector moves only entries that snapshots keep, and must find this one.
                     if let Some(retained) = retained {
                         retained.follow(conflict.current);
                     }
@@ -446,7 +447,7 @@ impl Core {
         current.is_some() && !self.is_expired(self.log.expiry_of(current.0))
     }
 
-    /// Whether a condition that has held for `current` holds, by the time, with `version` drawn: see the head of [`crate::snapshot`].
+    /// Whether a condition that held for `current` holds by the time after the draw of `version`: see the head of [`crate::snapshot`].
     #[inline(always)]
     fn holds_still(&self, condition: Condition<'_>, current: Ref, version: u64) -> bool {
         match condition {
@@ -455,7 +456,7 @@ impl Core {
         }
     }
 
-    /// Whether `condition` holds for the verified reference `current`, which is absent if `is_expired` says so of its time. Call with the key's latch.
+    /// Whether `condition` holds for the verified `current`, which is absent if its expiry `is_expired`. Call with the key's latch held.
     #[cold]
     pub fn holds(&self, condition: Condition<'_>, current: Ref, is_expired: impl FnOnce(u64) -> bool) -> bool {
         if let Condition::Sweep(version) = condition {
@@ -471,7 +472,7 @@ impl Core {
     }
 }
 
-/// A place in an index that a write is going to change; unlocks it if the write does not come to that.
+/// A place in an index that a write is about to change. Unlocked when dropped, unless the write has installed there.
 pub(crate) struct PlaceGuard<'a, I: Index> {
     pub index: &'a I,
     pub token: I::Token,

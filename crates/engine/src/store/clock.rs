@@ -1,6 +1,10 @@
-//! The store's own time, which expiry goes by.
+//! The store's own time, by which keys expire.
 //!
-//! It is the machine's, but never behind what somebody was told: a clock that is set back revives nothing, here and, once it is persisted, at a later opening.
+//! It is the machine's time, but never behind an expiry that was reported as past. So a clock that is set back revives
+//! no key: not in this opening and, once the time is persisted, not in a later one either.
+//!
+//! Thread safety: one atomic number, any number of threads. Crash: the time on media may be older than the last reports
+//! ([`Core::persist_clock`] raises it).
 
 use crate::error::Result;
 use crate::options::{Expiry, WriteOptions, wall_clock_ms};
@@ -13,12 +17,13 @@ impl Core {
         wall_clock_ms().max(self.clock_floor_ms.load(Ordering::Relaxed))
     }
 
-    /// When what is written now with these options expires; 0: never.
+    /// The time at which an entry that is written now with these options expires, in milliseconds since 1970; 0: never.
     pub fn expiry_ms(&self, options: &WriteOptions) -> u64 {
         match options.expiry {
             None => 0,
             Some(Expiry::AtMs(at)) => at,
-            // Not less than what was asked for: of a time below a millisecond nothing would be left.
+            // Rounded up, so that the key lives at least as long as asked for: rounding down would make 0 of less than
+            // a millisecond.
             Some(Expiry::After(ttl)) => self.now_ms().saturating_add(u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),
         }
     }
@@ -29,13 +34,13 @@ impl Core {
         expiry_ms != 0 && (expiry_ms <= self.clock_floor_ms.load(Ordering::Relaxed) || self.expires_now(expiry_ms))
     }
 
-    /// Whether this time has come by the machine's clock. Once somebody was told so it is remembered, should that clock be set back.
+    /// Whether this time has come by the machine's clock. If so, remembers it, in case that clock is set back later.
     #[inline(never)]
     fn expires_now(&self, expiry_ms: u64) -> bool {
         self.was_expired(expiry_ms, wall_clock_ms())
     }
 
-    /// As [`Core::is_expired`], by the time `now_ms` that was read before.
+    /// As [`Core::is_expired`], by the time `now_ms`, which the caller has read before.
     pub fn was_expired(&self, expiry_ms: u64, now_ms: u64) -> bool {
         let had_come = expiry_ms <= now_ms;
         if had_come {
@@ -44,26 +49,27 @@ impl Core {
         had_come
     }
 
-    /// What expires up to then somebody may have been told to be gone.
+    /// The latest expiry that may have been reported as past.
     #[cfg(test)]
     pub fn told_ms(&self) -> u64 {
         self.clock_floor_ms.load(Ordering::Relaxed)
     }
 
-    /// Somebody was told that what expires at this time is not there any more.
+    /// Notes that an entry with this expiry was reported as absent.
     pub fn remember_time(&self, expiry_ms: u64) {
         if expiry_ms > self.clock_floor_ms.load(Ordering::Relaxed) {
             self.clock_floor_ms.fetch_max(expiry_ms, Ordering::Relaxed);
         }
     }
 
-    /// Persists the time if what somebody was told is not on media yet. Waits for a sync then.
+    /// Persists the time if an expiry was reported as past that is later than the time on media. Waits for a sync in
+    /// that case.
     pub fn persist_told(&self) -> Result<()> {
         let told = self.clock_floor_ms.load(Ordering::Relaxed);
         if told > self.log.pool(0).clock_ms() { self.persist_clock() } else { Ok(()) }
     }
 
-    /// Persists the time, so that a clock that is set back revives nothing.
+    /// Persists the time, so that a clock that is set back revives no key at a later opening.
     pub fn persist_clock(&self) -> Result<()> {
         let now = self.now_ms();
         self.clock_floor_ms.fetch_max(now, Ordering::Relaxed);

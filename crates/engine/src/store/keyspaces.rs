@@ -1,6 +1,7 @@
-//! Changes of the store's keyspaces: made, dropped, exchanged.
+//! Changes of the store's keyspaces: creating, dropping, exchanging names.
 //!
-//! One change at a time, under the catalogue's lock, durable before it can be seen. Crash: the catalogue in the first pool is replaced as a whole.
+//! Thread safety: the catalogue's lock admits one change at a time. A change is durable before it is visible. Crash:
+//! the catalogue in the first pool is replaced as a whole.
 
 use crate::catalogue::Catalogue;
 use crate::commit;
@@ -21,7 +22,8 @@ impl Store {
         infos
     }
 
-    /// A handle of an existing keyspace. Waits for an exchange of names under way, unless in the callback of a ticket, where it may be refused from the start.
+    /// Returns a handle of an existing keyspace. Waits for an exchange of names under way. In the callback of a ticket
+    /// it does not wait, so there every operation of the handle may be refused.
     pub fn open_keyspace(&self, name: &str) -> Option<KeyspaceHandle> {
         let find = || self.core.keyspaces.read().get(name).cloned();
         let mut found = find();
@@ -32,7 +34,8 @@ impl Store {
         found.map(KeyspaceHandle)
     }
 
-    /// Creates a keyspace; durable at return. Refused in the callback of a ticket, like whatever changes the catalogue ([`crate::Error::InsideCallback`]).
+    /// Creates a keyspace; durable at return. Refused in the callback of a ticket, as all changes of the catalogue are
+    /// ([`crate::Error::InsideCallback`]).
     pub fn create_keyspace(&self, name: &str, kind: Kind) -> Result<KeyspaceHandle> {
         ensure_outside_callbacks("create_keyspace")?;
         self.core.committer.ensure_writable()?;
@@ -46,12 +49,14 @@ impl Store {
         Ok(KeyspaceHandle(keyspace))
     }
 
-    /// Drops a keyspace with all its keys; durable at return. False if there is none of this name. O(keys) for the accounting.
+    /// Drops a keyspace with all its keys; durable at return. Returns false if there is none of this name. O(keys), to
+    /// count its entries as garbage.
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
         ensure_outside_callbacks("drop_keyspace")?;
         self.core.committer.ensure_writable()?;
-        // Begins before collectors can find the keyspace missing and ends when its entries are counted: until then no segment that they empty begins a new life, to
-        // which the count would go (`live_bytes` would be too small there, and live entries might pass for dead).
+        // Pinned before collectors can find the keyspace missing, and until its entries are counted as garbage.
+        // Meanwhile no segment that collectors empty is reused. Otherwise the counts would go to the segment's next
+        // life: its `live_bytes` would be too small, and live entries might be taken for dead.
         let pin;
         let dropped = {
             let mut catalogue = self.core.catalogue.lock();
@@ -63,14 +68,16 @@ impl Store {
             *catalogue = changed;
             pin = epoch::pin();
             let mut keyspaces = self.core.keyspaces.write();
-            // With the lock held: a reader that does not see the flag began before collectors could find the keyspace missing, so what it reads there stays.
+            // Set with the lock held: a reader that does not see the flag began before collectors could find the
+            // keyspace missing, so the entries that it reads stay.
             keyspaces.remove(name).inspect(|keyspace| {
                 keyspace.dropped.store(true, Ordering::SeqCst);
                 keyspace.discarded.store(true, Ordering::SeqCst);
             })
         };
         if let Some(keyspace) = dropped {
-            // Writers that did not see the flags finish first; later ones refuse, and collectors move nothing of it any more: nobody would count the copies.
+            // Writers that did not see the flags finish first; later ones refuse. From now on collectors move none of
+            // its entries: nobody would count the copies.
             epoch::synchronize_writers();
             self.core.discard_all(&keyspace);
             self.core.snapshots.forget(&keyspace);
@@ -79,10 +86,12 @@ impl Store {
         Ok(true)
     }
 
-    /// Exchanges the names of keyspaces: all pairs at once, or none if one of the names is not there (false). Where a name is in several pairs, the result is that of
-    /// one exchange after the other. Durable and crash-atomic, and so is everything that was
-    /// written before: it is durable first. Handles of what has another name then refuse from then on ([`crate::Error::KeyspaceDropped`]), so nothing is written any more
-    /// under a name that it had; open them again.
+    /// Exchanges the names of the two keyspaces of each pair, all pairs at once. Returns false and changes nothing if
+    /// one of the names does not exist. The pairs apply one after the other, so a name may occur in several of them.
+    ///
+    /// The change is durable at return, and crash-atomic. Everything written before it is made durable first. Handles
+    /// of keyspaces whose name has changed refuse from then on ([`crate::Error::KeyspaceDropped`]), so nothing is
+    /// written under a former name: open them again.
     pub fn swap_keyspaces(&self, pairs: &[(&str, &str)]) -> Result<bool> {
         ensure_outside_callbacks("swap_keyspaces")?;
         self.core.committer.ensure_writable()?;
@@ -91,7 +100,7 @@ impl Store {
         if !pairs.iter().all(|(a, b)| changed.swap(a, b)) {
             return Ok(false);
         }
-        // By number: what has which name in the end, the catalogue says.
+        // By number: the changed catalogue states which keyspace ends up with which name.
         let keyspaces = self.core.keyspaces_by_id();
         let held = changed.keyspaces.iter().filter_map(|info| Some((info.name.as_str(), keyspaces.get(&info.id)?.clone())));
         let old: Vec<(&str, Arc<Keyspace>)> = held.filter(|(name, keyspace)| keyspace.info.name != *name).collect();
@@ -114,17 +123,19 @@ impl Store {
 }
 
 impl Core {
-    /// The keyspaces that exist now, by number.
+    /// The keyspaces that exist now, by their numbers.
     pub fn keyspaces_by_id(&self) -> HashMap<u32, Arc<Keyspace>> {
         self.keyspaces.read().values().map(|keyspace| (keyspace.info.id, keyspace.clone())).collect()
     }
 
-    /// Replaces the catalogue, durably. After a sync that failed it may have happened or not: then nothing more is acknowledged.
+    /// Replaces the catalogue, durably. If a sync fails, the catalogue may or may not have been replaced; then the
+    /// store acknowledges nothing more.
     fn set_catalogue(&self, catalogue: &Catalogue) -> Result<()> {
         Ok(self.heeding_failed_syncs(self.log.pool(0).set_catalogue(&catalogue.encode()))?)
     }
 
-    /// Counts all entries of a dropped keyspace as garbage, under the pin that its caller has held since before it was dropped.
+    /// Counts all entries of a dropped keyspace as garbage. The caller has held a pin since before the keyspace was
+    /// dropped.
     fn discard_all(&self, keyspace: &Keyspace) {
         debug_assert!(epoch::is_pinned(), "their segments must not begin new lives");
         let resolver = self.resolver();

@@ -1,6 +1,7 @@
-//! A write that found no space, and what a write owes that took of little.
+//! What a write does that found no space, and how writers pay with pauses for scarce space.
 //!
-//! Thread safety: any number of writers; called in no writer section and with no latch held. Crash: nothing here is on media but what collectors do.
+//! Thread safety: any number of writers, called outside writer sections and without latches. Crash: nothing here is on
+//! media, except for what collectors do.
 
 use super::Attempt;
 use crate::collector::{Search, is_over};
@@ -14,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl Core {
-    /// Makes `attempt`; if the store is full, frees what can be freed and tries again.
+    /// Makes `attempt`. If the store is full, frees what can be freed and tries again.
     #[inline(always)]
     pub fn with_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         let outcome = match attempt() {
@@ -25,7 +26,8 @@ impl Core {
         outcome
     }
 
-    /// A write is complete: pays for the space that it took, if there was little and it adds up to a pause.
+    /// Called when a write is complete: pauses if this thread took space while it was scarce, and owes enough for a
+    /// pause.
     #[inline(always)]
     pub(super) fn pay_if_owed(&self) {
         if pace::is_owed() {
@@ -33,8 +35,9 @@ impl Core {
         }
     }
 
-    /// Sleeps for as long as this thread owes for space that it took while there was little: in no section, with no latch. Inside a read or a callback the thread goes on owing: its pin
-    /// keeps freed segments from being reused, and a callback may hold up whoever waits for a commit.
+    /// Sleeps for as long as this thread owes for space that it took while space was scarce. Call outside sections and
+    /// without latches. Inside a read or a callback the debt remains: the pin of a read keeps freed segments from being
+    /// reused, and a callback may hold up threads that wait for a commit.
     #[cold]
     #[inline(never)]
     fn pay_pause(&self) {
@@ -47,44 +50,47 @@ impl Core {
         done.paced_nanos.fetch_add(pause.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// After a vain attempt: if space was lacking, makes some and tries again. If a sync failed, of a descriptor perhaps, the store takes no more writes.
+    /// Called after a failed attempt. If space was lacking, makes some and tries again. If a sync failed (perhaps of a
+    /// descriptor), the store takes no more writes.
     #[cold]
     #[inline(never)]
     pub(super) fn after_vain_attempt<T>(&self, error: Box<Error>, attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         let wanted = WANTED.take();
         let can_help = error.kind().is_lack_of_space();
         let outcome = if can_help { self.make_room(is_bound(&error), wanted, attempt) } else { Err(error) };
-        // What the last attempt has noted is nothing to the next write.
+        // What the last attempt noted does not concern the next write.
         WANTED.set(0);
         let outcome = self.heeding_failed_syncs(outcome);
         if outcome.is_err() && !epoch::is_pinned() && !crate::sweeps::is_sweeping() {
-            // Whoever found the failure may have held locks, as a sweep does, and there may be no thread in the background.
+            // Left to here: the thread that found the failure may have held locks, as a sweep does, and there may be no
+            // background thread.
             self.committer.call_back();
         }
         outcome
     }
 
-    /// Tries again after a vain attempt, which met the bound of live bytes or had no space, as long as space is being made. Everything is released between attempts, so that readers and
-    /// collectors can move.
+    /// Tries again, as long as space is being made, after an attempt that met the bound of live bytes or found no
+    /// space. Releases everything between attempts, so that readers and collectors can proceed.
     #[cold]
     #[inline(never)]
     fn make_room<T>(&self, mut bound: bool, mut wanted: u64, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         if epoch::is_pinned() {
-            // Inside a closure of a read: what waits for readers would wait for itself.
+            // Inside a closure of a read: waiting for readers would be waiting for this thread itself.
             return share_segments(attempt);
         }
-        // Space that others take is made again and again without an end. Near the limit a collector needs most of what it frees, so many rounds may pass before something is left.
+        // Needs a limit, because others can take the space that is made, again and again. Near the limit of the store a
+        // collector needs most of what it frees, so many rounds may pass before something is left.
         let end = Instant::now().checked_add(self.space_patience);
         let mut search = Search { node: self.log.local_node(), vain: 0, end };
         loop {
             let made = if bound { self.make_room_to_live(end)? } else { self.make_space_for(wanted, &mut search)? };
             let goes_on = made && !is_over(end);
             if !goes_on && self.spill {
-                // Where the search has ended need not be where there is room.
+                // The node where the search ended need not be the one that has room.
                 search.node = self.log.roomiest(search.node);
             }
             let had = self.log.bytes_for_puts(search.node);
-            // The last one takes what room there is in segments of other shards.
+            // The last attempt also uses room in segments that other shards have open.
             let attempt = || if goes_on { attempt() } else { share_segments(&mut attempt) };
             let outcome = self.log.write_to(search.node, attempt);
             match outcome {
@@ -97,9 +103,10 @@ impl Core {
         }
     }
 
-    /// How much room a batch is tried in again that takes so many bytes of segments (0: any), and did not fit into what
-    /// there was: more, or it would be tried for as long as its own garbage is space. (Writers leave gaps beside others.)
-    /// But no more than such gaps explain: others may have been faster.
+    /// Bytes of room to wait for before retrying a batch that takes `least` bytes of segments (0: any room suffices) and
+    /// did not fit into `had` bytes. More than `had`: otherwise the batch would be tried for as long as its own garbage
+    /// makes space. (Writers leave gaps beside others.) But not more than such gaps explain: other writers may have been
+    /// faster.
     fn wanted_now(&self, least: u64, had: u64, node: usize) -> u64 {
         if least == 0 {
             return 0;
@@ -110,13 +117,14 @@ impl Core {
 
     fn make_room_to_live(&self, end: Option<Instant>) -> Result<bool> {
         if self.room_to_live().is_err() && !self.sweep_for_space(end) {
-            // A sweep that finds nothing may have come after another, which left nothing.
+            // The sweep may have found nothing because another one has just deleted everything that had expired.
             self.room_to_live()?;
         }
         Ok(true)
     }
 
-    /// Makes space, for all of a batch that takes so many bytes at least, before it is tried again: what is appended of it in vain is garbage. False if that cannot be had.
+    /// Makes space for a whole batch of at least `wanted` bytes before it is tried again: what a failed attempt has
+    /// appended is garbage. Returns false if there is no such space to be had.
     fn make_space_for(&self, wanted: u64, search: &mut Search) -> Result<bool> {
         loop {
             if !self.make_space(search)? {
@@ -132,18 +140,19 @@ impl Core {
     }
 }
 
-/// A batch was given up that takes so many bytes of segments, for lack of space.
+/// Notes that a batch that takes `bytes` bytes of segments was given up for lack of space.
 #[cold]
 pub(crate) fn note_wanted(bytes: u64) {
     WANTED.set(bytes);
 }
 
 thread_local! {
-    /// What the last attempt of this thread would have taken, if it was a batch's that was given up half-way.
+    /// Bytes that this thread's last attempt would have taken, if it was a batch that was given up half-way; otherwise
+    /// 0.
     static WANTED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether a write was refused for the live bytes that it adds, not for lack of space.
+/// Whether a write was refused for the live bytes that it would add, not for lack of space.
 #[cold]
 fn is_bound(error: &Error) -> bool {
     matches!(error, Error::Utilization { .. })
@@ -165,7 +174,8 @@ mod tests {
             .unwrap()
     }
 
-    /// Regression: what a batch would have taken was left to the next write of the thread, which then waited for as much space.
+    /// Regression: what a refused batch had wanted was left to the thread's next write, which then waited for as much
+    /// space.
     #[test]
     fn what_a_refused_batch_wanted_is_forgotten() {
         let store = open(1);
@@ -178,7 +188,7 @@ mod tests {
         assert_eq!(WANTED.get(), 0);
     }
 
-    /// Regression: with each attempt that others were faster than, a batch wanted more, at last all there is.
+    /// Regression: with each attempt in which others were faster, a batch wanted more, in the end all there is.
     #[test]
     fn a_batch_wants_no_more_than_gaps_explain() {
         let store = open(1);
