@@ -1,4 +1,7 @@
 //! Keyspaces: named maps inside a store, each with an index of its own.
+//!
+//! Thread safety: any number of threads use a keyspace. Two flags, read in writer sections, end its use: `dropped` and
+//! `discarded`. Crash: name, number and kind are in the catalogue; the index is in DRAM and is rebuilt by recovery.
 
 use crate::error::{Error, Result};
 use crate::expiries::Expiries;
@@ -14,14 +17,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Keys in bytewise order: ranges, prefixes, iteration.
+    /// Keys in bytewise order: ranges, prefixes, ordered iteration.
     Ordered,
-    /// Point access only; less memory, faster.
+    /// Point access only; takes less memory and is faster.
     Hash,
 }
 
 impl Kind {
-    /// Its name in output.
+    /// Name of the kind in output.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Ordered => "ordered",
@@ -30,19 +33,20 @@ impl Kind {
     }
 }
 
-/// What the catalogue says of a keyspace.
+/// A keyspace's record in the catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyspaceInfo {
-    /// Its name.
+    /// Name of the keyspace.
     pub name: String,
-    /// Its number, never used again.
+    /// Number of the keyspace, which is never assigned again.
     pub id: u32,
-    /// Its kind.
+    /// Kind of the keyspace.
     pub kind: Kind,
 }
 
-/// The index of ordered keyspaces. Media do not depend on it: it may differ from open to open.
+/// The index of ordered keyspaces. The format of the media does not depend on it, so it may differ from opening to
+/// opening.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OrderedKind {
@@ -85,27 +89,29 @@ pub(crate) use with_index;
 /// An open keyspace.
 pub(crate) struct Keyspace {
     pub info: KeyspaceInfo,
-    /// Of its own, but for who still holds it under the name that it had before ([`Keyspace::renamed`]) and may not use it.
+    /// Shared only with the object of a former name ([`Keyspace::renamed`]), whose holders may not use it any more.
     pub index: Arc<AnyIndex>,
     hasher: Hasher,
     pub dropped: AtomicBool,
-    /// Its entries are garbage, under whatever name it is held: collectors move them no more.
+    /// The entries are garbage, under whatever name the keyspace is held: collectors no longer move them.
     pub discarded: Arc<AtomicBool>,
-    /// Whether the sweeper has to look here.
+    /// Whether the sweeper must look here.
     pub expiries: Arc<Expiries>,
-    /// Version of its newest delete, or above it, while reads check: what a scan found absent rests on it. Elsewhere than what every operation reads.
+    /// While reads check durability: the version of the newest delete, or a higher one. What a scan finds absent rests
+    /// on it. Allocated apart from the fields that every operation reads.
     pub last_delete: Arc<AtomicU64>,
 }
 
 impl Keyspace {
-    /// A keyspace of a store that hashes with `hasher`.
+    /// Creates an empty keyspace for a store that hashes with `hasher`.
     pub fn new(info: KeyspaceInfo, hasher: Hasher, ordered: OrderedKind) -> Keyspace {
         let index = Arc::new(AnyIndex::new(info.kind, ordered));
         let (discarded, expiries, last_delete) = Default::default();
         Keyspace { index, info, hasher, dropped: AtomicBool::new(false), discarded, expiries, last_delete }
     }
 
-    /// The same keyspace under another name. This one must be marked as dropped, and all that used it must have finished.
+    /// Returns the same keyspace under another name. `self` must be marked as dropped, and all operations that used it
+    /// must have finished.
     pub fn renamed(&self, name: &str) -> Keyspace {
         let info = KeyspaceInfo { name: name.to_owned(), ..self.info.clone() };
         Keyspace {
@@ -119,12 +125,12 @@ impl Keyspace {
         }
     }
 
-    /// How the store hashes.
+    /// The store's hasher.
     pub fn hasher(&self) -> Hasher {
         self.hasher
     }
 
-    /// Starts loading what a write of `key` will touch first; returns the key's hash.
+    /// Starts loading what a write of `key` will touch first. Returns the key's hash.
     #[inline(always)]
     pub fn prefetch_for_write(&self, key: &[u8]) -> u64 {
         let key = self.hasher.key(key);
@@ -153,13 +159,13 @@ impl Keyspace {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether its entries are garbage. In a writer section: false holds until the section ends.
+    /// Whether the entries are garbage. A writer section that reads false can rely on it until it ends.
     #[inline(always)]
     pub fn is_discarded(&self) -> bool {
         self.discarded.load(Ordering::Relaxed)
     }
 
-    /// Whether it keeps its keys in order.
+    /// Fails unless the keyspace is ordered.
     pub fn ensure_ordered(&self) -> Result<()> {
         if self.info.kind == Kind::Ordered { Ok(()) } else { Err(Error::NotOrdered(self.info.name.clone())) }
     }
@@ -174,22 +180,22 @@ impl Keyspace {
     }
 }
 
-/// A handle of an open keyspace. Cheap to clone; valid as long as the store.
+/// A handle of an open keyspace. Cheap to clone; valid for as long as the store is open.
 #[derive(Clone)]
 pub struct KeyspaceHandle(pub(crate) Arc<Keyspace>);
 
 impl KeyspaceHandle {
-    /// What the catalogue says of it.
+    /// The keyspace's record in the catalogue.
     pub fn info(&self) -> &KeyspaceInfo {
         &self.0.info
     }
 
-    /// Number of keys, expired ones that were not swept yet included.
+    /// Number of keys, including expired ones that are not swept yet.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it holds no key.
+    /// Whether the keyspace holds no key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

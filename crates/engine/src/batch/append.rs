@@ -1,4 +1,8 @@
-//! The members of a batch in the log: appended side by side, each line flushed once, and taken back if not all of them could be.
+//! The members of a batch in the log: they are appended side by side, each line is flushed once. If not all of them can
+//! be appended, those that were are taken back.
+//!
+//! Thread safety: runs in a writer section under the batch's latches. Crash: members of a batch that is not whole do
+//! not count; an abandoned batch has its members marked dead durably.
 
 use super::Contents;
 use super::commit::Commit;
@@ -12,7 +16,8 @@ use hither_index::Ref;
 use hither_log::entry::{BatchTag, Parts};
 use hither_log::{Append, Flush, Writer, address};
 
-/// Members being appended. Dropped before all are, because there is no space or in a panic, it leaves none that count.
+/// Members being appended. If it is dropped before all are appended, for lack of space or in a panic, none of them
+/// counts.
 struct Appending<'c, 'a, 'w> {
     commit: &'c mut Commit<'a>,
     writer: &'c mut Writer<'w>,
@@ -34,7 +39,8 @@ impl Commit<'_> {
     #[inline(always)]
     pub(super) fn append(&mut self, first: u64, level: Durability, default_expiry_ms: u64, writer: &mut Writer<'_>) -> Result<()> {
         let size = self.members.len() as u32;
-        // One shard for all: the shard only says which segment an entry lies in, and one chunk means one stretch of lines to flush.
+        // One shard for all: the shard only decides in which segment an entry lies, and one chunk means one range of
+        // lines to flush.
         let hash = self.members[0].operation.hash;
         let flush = if level == Durability::Sync { Flush::ByCaller } else { Flush::Later };
         let (core, batch, frees) = (self.core, self.batch, self.frees());
@@ -81,8 +87,8 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// Notes deletes that are not durable yet (`lags`), and takes back those that something has come after. Not before all members are appended: what is abandoned is
-    /// nobody's parent, and takes nothing back.
+    /// Notes deletes that are not durable yet (`lags`), and removes notes of keys that have been written since. Only
+    /// after all members are appended: an abandoned entry must not become a parent, nor remove a note.
     #[cold]
     fn note_deletes(&self, first: u64, lags: bool) {
         let deletes = &self.core.committer.recent_deletes;
@@ -93,7 +99,7 @@ impl Commit<'_> {
         }
     }
 
-    /// The shortcut of a member with so many bytes of key and value.
+    /// The shortcut of a member whose key and value have `bytes` bytes together.
     #[inline(always)]
     fn shortcut_to(core: &Core, batch: &Contents, member: &Member, bytes: usize) -> u64 {
         if !core.shortcuts.may_have(bytes) {
@@ -102,24 +108,25 @@ impl Commit<'_> {
         with_token!(batch.keyspace(&member.operation), member.token, index, token => core.shortcuts.to(index, token, bytes))
     }
 
-    /// Where an entry lies and how long it is.
+    /// Offset and length of an entry.
     #[inline(always)]
     fn extent(&self, reference: u64) -> (u64, u64) {
         (address::unpack(reference).offset, self.core.log.size_of(reference))
     }
 
-    /// Marks the members of a batch that could not be appended whole dead on media: once a later version is settled, recovery would
-    /// take them for committed.
+    /// Marks the appended members of an incomplete batch dead on media. Otherwise, once a later version is settled,
+    /// recovery would take them for committed.
     #[cold]
     fn abandon(&self, appended: usize, writer: &mut Writer<'_>) {
-        // Others are like a single write: what room there is in open segments may do.
+        // Smaller batches are treated like single writes: room in open segments may suffice for them.
         let wanted = self.bytes_with_gaps();
         if !std::thread::panicking() && wanted > self.core.log.pool(0).segment_bytes() {
             room::note_wanted(wanted);
         }
         for member in &self.members[..appended] {
             self.core.log.mark_dead_on_media(member.reference.0);
-            // All lines, not just the mark's: the entry is counted when its segment is sealed, and must be whole then.
+            // All lines, not just the one of the mark: the entry is counted when its segment is sealed, and must be
+            // whole then.
             let (at, bytes) = self.extent(member.reference.0);
             writer.flush_range(at, bytes);
             if !member.operation.delete {

@@ -1,17 +1,22 @@
 //! Committing a batch, in rounds over all members, so that their cache misses overlap.
 //!
-//! 1. Prefetch bucket pairs (when an operation is added), latches and then, from the pairs, the old entries and the pairs behind.
-//! 2. Take the latches: at first in the order of the operations, without waiting; only if one is held, or two keys share one, sorted.
-//! 3. Locate, and lock each key's place if that takes no waiting. (Why before the flush: `docs/adr/0010`.)
+//! 1. Prefetch bucket pairs (when an operation is added), latches and then, from the pairs, the old entries and the
+//!    pairs behind.
+//! 2. Take the latches: first in the order of the operations, without waiting. Only if one is held, or two keys share
+//!    one, take them in sorted order.
+//! 3. Locate each key, and lock its place if that takes no waiting. (Why before the flush: `docs/adr/0010`.)
 //! 4. Append all entries and flush each line once.
 //! 5. In the shadow of the flush: verify the candidates and account for the garbage.
-//! 6. Fence; install, by plain stores at the locked places, then whatever could not be locked. Members in ordered keyspaces, which lock no
-//!    places, become visible in the order of the operations: that is promised to users of batches.
+//! 6. Fence. Install by plain stores at the locked places, then at the places that could not be locked. Members in
+//!    ordered keyspaces, which lock no places, become visible in the order of the operations: users of batches are
+//!    promised that.
 //!
 //! # Deadlocks
 //!
-//! Latches are waited for in ascending order and with nothing else held, then the writer slot, then nothing that others hold for long: with a place locked, a
-//! batch waits for no latch, slot or place, only for a snapshot that is just being taken. It may meet a split that waits for its places, so it gives them all back before it installs elsewhere.
+//! A batch waits for latches in ascending order and with nothing else held, then for the writer slot, then for nothing
+//! that others hold for long. With a place locked it waits for no latch, slot or place, only for a snapshot that is
+//! just being taken. It may meet a split that waits for its places, so it gives them all back before it installs
+//! elsewhere.
 
 use super::Contents;
 use super::member::{AnyToken, Member, Scratch, drop_overwritten, with_token};
@@ -26,18 +31,19 @@ use hither_sync::epoch;
 use hither_sync::latch::LatchSet;
 use std::cell::OnceCell;
 
-/// Places that a batch holds at most: bits of a word. Those of larger batches stay unlocked, not to keep others waiting for so long.
+/// Most places that a batch holds: the bits of a word. Larger batches lock no places, in order not to hold up others
+/// for so long.
 const MAX_PLACES: usize = 64;
 
 /// Bytes of a member with a key and a value of 8 bytes.
 const PLAIN_MEMBER_BYTES: u64 = 40;
 
-/// Bytes of a member beside key and value, at least: the member of a batch of one.
+/// Least bytes of a member besides key and value: those of the member of a batch of one.
 const LEAST_HEAD_BYTES: u64 = 16;
 
 impl Core {
-    /// Applies `batch`; what came of it in one word, like all that is returned after a fence. If it was not applied, `unmet` becomes the number
-    /// of a precondition that does not hold.
+    /// Applies `batch`. Returns the outcome in one word, as everything that is returned after a fence. If the batch was
+    /// not applied, sets `unmet` to the number of a precondition that does not hold.
     #[inline(never)]
     pub(super) fn commit_members(
         &self,
@@ -83,7 +89,7 @@ impl Core {
         if self.log.has_unverified() {
             self.ensure_members_writable(batch, members)?;
         }
-        // Before any place is locked: see the module's head.
+        // Before any place is locked: see "Deadlocks" in the module's head.
         let mut writer = self.log.writer();
         let mut commit = Commit { core: self, batch, members, held: 0, deletes: false };
         commit.locate(&mut writer);
@@ -97,7 +103,7 @@ impl Core {
             commit.ensure_may_fit()?;
         }
         let first = writer.draw_versions(latches.last_version(), commit.members.len() as u64);
-        // Again, with the versions drawn: see the head of `crate::snapshot`.
+        // Checked again with the versions drawn: see the head of `crate::snapshot`.
         if let Some((expiry_ms, number)) = soonest
             && self.is_expired(expiry_ms)
         {
@@ -140,14 +146,14 @@ impl Core {
             self.latches.prefetch(stripe);
             stripes.push(stripe);
         }
-        // Before the first latch: the entries' misses then overlap with the latches'.
+        // Before the first latch, so that the entries' misses overlap with the latches'.
         for member in &*members {
             with_index!(batch.keyspace(&member.operation), index => index.prefetch_path(member.key(batch), &self.resolver()));
         }
         if batch.preconditions.is_empty()
             && let Some(set) = self.latches.try_lock_set(stripes)
         {
-            // All stripes differ, so all keys do.
+            // All stripes differ, so all keys differ.
             return set;
         }
         sorted.clone_from(stripes);
@@ -161,7 +167,7 @@ impl Core {
         stripes.sort_unstable();
         stripes.dedup();
         if stripes.len() < asked {
-            // Only keys of one stripe can be equal.
+            // Equal keys have the same stripe, so without a shared stripe there are none.
             drop_overwritten(batch, members);
         }
         self.latches.lock_set(stripes)
@@ -179,11 +185,12 @@ impl Core {
         Ok(())
     }
 
-    /// Looks at the preconditions in order, up to the first that does not hold.
+    /// Checks the preconditions in order, up to the first that does not hold.
     #[inline(always)]
     fn examine_preconditions(&self, batch: &Contents) -> Result<Examined> {
         let mut examined = Examined::default();
-        // Of one moment, when all latches are held: of two that expire at one time, both are there or none. Most batches ask about nothing that expires.
+        // One time for all conditions, read when all latches are held: of two keys that expire at the same time, both
+        // are present or neither. Read only if needed: most batches ask about nothing that expires.
         let now_ms = OnceCell::new();
         let is_expired = |expiry_ms| expiry_ms != 0 && self.was_expired(expiry_ms, *now_ms.get_or_init(|| self.now_ms()));
         for (number, (operation, version)) in batch.preconditions.iter().enumerate() {
@@ -209,30 +216,30 @@ impl Core {
     }
 }
 
-/// What a batch's preconditions have found.
+/// What a batch's preconditions found.
 #[derive(Default)]
 struct Examined {
-    /// The number of the first that does not hold.
+    /// Number of the first precondition that does not hold.
     unmet: Option<usize>,
-    /// The newest version that they have seen: of an entry, though it has expired, else of a delete.
+    /// The newest version that they saw: that of an entry, even an expired one, or else of a delete.
     newest: u64,
-    /// When the first of those that were found alive expires, and its number.
+    /// The earliest expiry among the entries that were found alive, and the number of its precondition.
     soonest: Option<(u64, usize)>,
 }
 
-/// A commit under its latches. Gives back on drop the places that are still locked.
+/// A commit under its latches. When dropped, it gives back the places that are still locked.
 pub(super) struct Commit<'a> {
     pub core: &'a Core,
     pub batch: &'a Contents,
     pub members: &'a mut Vec<Member>,
-    /// Members whose place is locked, one bit each.
+    /// Members whose places are locked, one bit each.
     held: u64,
     /// Some member is a delete.
     deletes: bool,
 }
 
 impl Commit<'_> {
-    /// Finds out what each key has, locks places, and drops deletes of what is surely and durably absent.
+    /// Finds each key's entry, locks places, and drops deletes of keys that are surely and durably absent.
     #[inline(always)]
     fn locate(&mut self, writer: &mut Writer<'_>) {
         let Some(first) = self.members.first() else { return };
@@ -261,21 +268,22 @@ impl Commit<'_> {
         self.members.truncate(kept);
     }
 
-    /// Whether no delete of an absent key could be lost yet. Otherwise the key might be there again after a power loss that the other members survive.
+    /// Whether the key of a member that was found absent has no delete that could still be lost. With such a delete,
+    /// the key might be back after a power loss that the other members survive.
     #[inline(always)]
     fn is_durably_gone(&self, member: &Member) -> bool {
         let operation = &member.operation;
         self.core.committer.recent_deletes.get((self.batch.keyspace(operation).info.id, operation.hash)).is_none()
     }
 
-    /// Refuses what would not fit into an empty store, before anything of it is appended.
+    /// Fails if the batch would not fit into an empty store, before anything of it is appended.
     #[cold]
     fn ensure_may_fit(&self) -> Result<()> {
         let (bytes, limit) = (self.least_bytes(), self.core.log.most_bytes_of_a_batch());
         if bytes > limit { Err(Error::TooLarge { bytes, limit }) } else { Ok(()) }
     }
 
-    /// The bytes that each member takes at least. An entry that is longer than a segment has a run of segments for itself.
+    /// Least bytes that each member takes. An entry that is longer than a segment has a run of segments to itself.
     fn least_sizes(&self) -> impl Iterator<Item = u64> {
         let segment = self.core.log.pool(0).segment_bytes();
         self.members.iter().map(move |member| {
@@ -286,7 +294,8 @@ impl Commit<'_> {
         })
     }
 
-    /// Bytes that it takes at least, in whatever order its members lie. No two that are longer than half a segment share one.
+    /// Least bytes that the batch takes, in whatever order its members lie. Of members longer than half a segment no two
+    /// share a segment.
     fn least_bytes(&self) -> u64 {
         let segment = self.core.log.pool(0).segment_bytes();
         let (mut all, mut apart) = (0, 0);
@@ -297,7 +306,7 @@ impl Commit<'_> {
         all.max(apart)
     }
 
-    /// Bytes of the segments that it takes if each member lies behind the one before, or begins a segment.
+    /// Bytes of the segments that the batch takes if each member lies behind the one before it, or begins a segment.
     #[cold]
     pub(super) fn bytes_with_gaps(&self) -> u64 {
         let segment = self.core.log.pool(0).segment_bytes();
@@ -315,13 +324,14 @@ impl Commit<'_> {
         taken
     }
 
-    /// Whether it deletes, and gives back what it takes: in a full store it goes on as a delete does.
+    /// Whether the batch deletes something, and gives back at least the live bytes that it takes. In a full store it
+    /// then proceeds as a delete does.
     #[inline(always)]
     pub(super) fn frees(&self) -> bool {
         self.deletes && !self.grows()
     }
 
-    /// Whether it takes more live bytes than it gives back.
+    /// Whether the batch takes more live bytes than it gives back.
     #[cold]
     fn grows(&self) -> bool {
         let (mut taken, mut given) = (0, 0);
@@ -349,19 +359,20 @@ impl Commit<'_> {
         false
     }
 
-    /// Tells the keyspaces of deletes of the batch's newest version.
+    /// Notes the batch's newest version as that of a delete in all keyspaces in which it deletes.
     #[cold]
     fn note_keyspaces_of_deletes(&self, newest: u64) {
         let deletes = self.members.iter().map(|member| &member.operation).filter(|operation| operation.delete);
         deletes.for_each(|operation| self.core.note_delete(self.batch.keyspace(operation), newest));
     }
 
-    /// Are the candidates really these keys'? Those at locked places are certain to be replaced, so they are counted as garbage here, or
-    /// kept for snapshots: every store that can be made before the fence is one less that waits for it.
+    /// Verifies that the candidates have the members' keys. Entries at locked places are certain to be replaced, so
+    /// they are counted as garbage here, or kept for snapshots: every store made before the fence is one less that
+    /// waits for it.
     #[inline(always)]
     fn verify(&mut self, first: u64, writer: &mut Writer<'_>) {
         let core = self.core;
-        // The versions were drawn before this load: a snapshot that may need an old entry is visible by now.
+        // The versions were drawn before this load, so a snapshot that may need an old entry is visible by now.
         let snapshots = core.snapshots.any();
         for number in 0..self.members.len() {
             let member = &self.members[number];
@@ -396,11 +407,11 @@ impl Commit<'_> {
                 rest |= 1 << number;
             }
         }
-        // Of more members than there are bits no place is locked (`locate`), so some bit is set then.
+        // If there are more members than bits, no place is locked (`locate`), so some bit is set in that case.
         if rest != 0 {
             self.install_unlocked(rest, first, writer);
         }
-        // Now that no place is locked.
+        // Only now, with no place locked.
         for member in self.members.iter().filter(|member| member.candidate.is_none()) {
             if let AnyIndex::Hash(index) = &*self.batch.keyspace(&member.operation).index {
                 index.look_for_wear(member.operation.hash, member.reference, &self.core.resolver());
@@ -408,7 +419,7 @@ impl Commit<'_> {
         }
     }
 
-    /// Installs the members of `rest` and those beyond its bits, now that no place is locked.
+    /// Installs the members of `rest`, and those beyond its bits. No place is locked any more.
     #[inline(never)]
     fn install_unlocked(&self, rest: u64, first: u64, writer: &mut Writer<'_>) {
         for (number, member) in self.members.iter().enumerate() {
@@ -425,7 +436,7 @@ impl Commit<'_> {
         }
     }
 
-    /// What the index shall hold.
+    /// The reference that the index is to hold for the member.
     #[inline(always)]
     fn new_reference(&self, member: &Member) -> Ref {
         if member.operation.delete { Ref::NONE } else { member.reference }

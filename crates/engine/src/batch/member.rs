@@ -1,15 +1,17 @@
-//! The members of a batch on their way: flat words, in memory that a thread keeps from one commit to the next.
+//! The members of a batch during its commit: flat words, in memory that a thread keeps from one commit to the next.
+//!
+//! Thread safety: the memory belongs to the thread.
 
 use super::{Contents, Operation};
 use hither_index::{Index, Key, Located, Ref};
 use std::cell::Cell;
 
-/// A member on its way.
+/// A member during its commit.
 #[derive(Clone, Copy)]
 pub(super) struct Member {
-    /// A copy: rounds over members look into nothing else for it.
+    /// A copy, so that rounds over members look nowhere else for it.
     pub operation: Operation,
-    /// The key's entry before the batch, perhaps unverified.
+    /// The key's entry before the batch; unverified unless `verified`.
     pub candidate: Ref,
     pub reference: Ref,
     pub token: AnyToken,
@@ -27,7 +29,7 @@ pub(super) enum AnyToken {
     None,
 }
 
-/// Runs `$body` with `$index` bound to the keyspace's index and `$place` to the token that it gave.
+/// Runs `$body` with `$index` bound to the keyspace's index and `$place` to the token that the index gave.
 macro_rules! with_token {
     ($keyspace:expr, $token:expr, $index:ident, $place:ident => $body:expr) => {
         match (&*$keyspace.index, $token) {
@@ -41,29 +43,30 @@ macro_rules! with_token {
 pub(super) use with_token;
 
 impl Member {
-    /// Takes over what its index found.
+    /// Stores what the index found.
     #[inline(always)]
     pub fn note<T>(&mut self, located: Located<T>, token: impl FnOnce(T) -> AnyToken) {
         (self.candidate, self.verified, self.token) = (located.candidate, located.verified, token(located.token));
     }
 
-    /// Its key; the hash is not computed again.
+    /// The member's key. The hash is not computed again.
     #[inline(always)]
     pub fn key<'a>(&self, contents: &'a Contents) -> Key<'a> {
         Key { bytes: contents.key(&self.operation), hash: self.operation.hash }
     }
 }
 
-/// What a commit works on.
+/// Memory that a commit works in.
 #[derive(Default)]
 pub(super) struct Scratch {
     pub members: Vec<Member>,
-    /// The members' latches in the order of operations, and sorted if need be.
+    /// The members' latches in the order of the operations; `sorted` holds them sorted, if that is needed, with those
+    /// of conditions.
     pub stripes: Vec<usize>,
     pub sorted: Vec<usize>,
 }
 
-/// Lists of more members, or latches, are not kept.
+/// Longer lists of members or latches are not kept.
 const SPARE_MEMBERS: usize = 1 << 10;
 
 thread_local! {
@@ -78,14 +81,15 @@ impl Scratch {
 
     #[inline(always)]
     pub fn give_back(self: Box<Scratch>) {
-        // Of the latches only the sorted ones are more than the members: those of conditions are among them.
+        // Among the lists of latches only the sorted one can be longer than the members: it includes those of
+        // conditions.
         if self.members.capacity() <= SPARE_MEMBERS && self.sorted.capacity() <= SPARE_MEMBERS {
-            // There is no place for a spare while the thread ends.
+            // While the thread ends there is no place for a spare.
             let _ = SPARE.try_with(|spare| spare.set(Some(self)));
         }
     }
 
-    /// One member per operation of a batch.
+    /// Makes one member of each operation of a batch.
     #[inline(always)]
     pub fn gather(&mut self, contents: &Contents) {
         self.members.clear();
@@ -111,7 +115,7 @@ pub(super) fn drop_overwritten(contents: &Contents, members: &mut Vec<Member>) {
     let same = |a: u32, b: u32| identity(a) == identity(b) && bytes(a) == bytes(b);
     let mut overwritten: Vec<u32> = Vec::new();
     for (position, &earlier) in order.iter().enumerate() {
-        // Equal hashes are neighbours; several keys may share one.
+        // Equal hashes are neighbours; several keys may share a hash.
         let mut later = order[position + 1..].iter().take_while(|&&other| identity(other) == identity(earlier));
         if later.any(|&other| same(earlier, other)) {
             overwritten.push(earlier);
@@ -134,7 +138,8 @@ mod tests {
     use crate::batch::Batch;
     use crate::{Kind, Options, Store};
 
-    /// Regression: what a thread kept for its next batch was judged by the members, and many conditions stayed with it for ever.
+    /// Regression: the size of the members alone decided what a thread kept for its next batch, so many conditions
+    /// stayed with it for ever.
     #[test]
     fn many_conditions_are_not_kept() {
         let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();

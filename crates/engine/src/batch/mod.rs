@@ -1,10 +1,14 @@
 //! Atomic batches (`docs/crash-model.md`): all or nothing after a crash, over any keys, keyspaces and nodes.
 //!
-//! All keys' latches are taken together, all entries appended side by side into one chunk (one node, one shard: a batch's lines are contiguous),
-//! each line flushed once, one fence, then all installed. Every member carries the batch's size and its position; recovery counts members and drops
-//! a batch that is not whole, unless a settled version says that it was. [`commit`] says what is done in which order and why.
+//! All keys' latches are taken together. All entries are appended side by side into one chunk (one node, one shard: a
+//! batch's lines are contiguous), and each line is flushed once. After one fence all members are installed. [`commit`]
+//! gives the order of the steps and its reasons.
 //!
-//! Readers may see some keys of a batch before others; a [`Snapshot`](crate::Snapshot) sees all or none.
+//! Crash: every member carries the batch's size and its position. Recovery counts members and drops a batch that is not
+//! whole, unless a settled version shows that it was.
+//!
+//! Thread safety: any number of threads commit batches; a [`Batch`] belongs to one thread at a time. Readers may see
+//! some keys of a batch before others; a [`Snapshot`](crate::Snapshot) sees all or none.
 
 mod append;
 mod commit;
@@ -20,14 +24,14 @@ use hither_log::entry::{MAX_BATCH, MAX_KEY_BYTES};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// A batch being put together. Operations apply in order: of several on one key, the last counts.
+/// A batch under construction. Operations apply in order: if several concern one key, the last counts.
 #[derive(Clone)]
 pub struct Batch {
-    /// Absent only while it is dropped.
+    /// Absent only while the batch is dropped.
     contents: Option<Box<Contents>>,
 }
 
-/// What a batch consists of; kept for the thread's next batch when one is dropped.
+/// Content of a batch. When a batch is dropped, the thread keeps it for its next batch.
 #[derive(Clone, Default)]
 struct Contents {
     /// Keys and values back to back.
@@ -53,11 +57,11 @@ struct Operation {
 
 const PRESENT: &str = "a batch has its contents until it is dropped";
 
-/// Larger buffers are not kept.
+/// Buffers of more bytes are not kept.
 const SPARE_BYTES: usize = 1 << 16;
 
 thread_local! {
-    /// The empty contents of a dropped batch: small batches follow each other without an allocation.
+    /// The emptied contents of a dropped batch, so that small batches follow each other without an allocation.
     static SPARE: Cell<Option<Box<Contents>>> = const { Cell::new(None) };
 }
 
@@ -72,9 +76,9 @@ impl Drop for Batch {
     #[inline]
     fn drop(&mut self) {
         if let Some(mut contents) = self.contents.take_if(|contents| contents.is_small()) {
-            // The keyspaces above all: nothing may keep them alive.
+            // Above all the keyspaces: nothing may keep them alive.
             contents.clear();
-            // There is no place for a spare while the thread ends.
+            // While the thread ends there is no place for a spare.
             let _ = SPARE.try_with(|spare| spare.set(Some(contents)));
         }
     }
@@ -127,7 +131,7 @@ impl Contents {
         (!operation.delete).then(|| &self.bytes[at..at + operation.value_len as usize])
     }
 
-    /// Copies a key or value; most are words.
+    /// Copies a key or a value; most have eight bytes.
     #[inline(always)]
     fn push_bytes(&mut self, bytes: &[u8]) {
         match <[u8; 8]>::try_from(bytes) {
@@ -138,22 +142,22 @@ impl Contents {
 }
 
 impl Batch {
-    /// Operations in it.
+    /// Number of operations.
     pub fn len(&self) -> usize {
         self.contents().operations.len()
     }
 
-    /// Whether it holds nothing.
+    /// Whether the batch has neither operations nor preconditions.
     pub fn is_empty(&self) -> bool {
         self.contents().operations.is_empty() && self.contents().preconditions.is_empty()
     }
 
-    /// Bytes of keys and values in it.
+    /// Bytes of the keys and values in the batch.
     pub fn bytes(&self) -> usize {
         self.contents().bytes.len()
     }
 
-    /// Takes everything out; the memory stays.
+    /// Removes all operations and preconditions; the memory stays.
     pub fn clear(&mut self) {
         self.contents_mut().clear();
     }
@@ -173,7 +177,7 @@ impl Batch {
         self.contents_mut().operations.push(operation);
     }
 
-    /// Makes the batch depend on the key's version being this (`None`: on its absence).
+    /// Makes the batch depend on the key having this version (`None`: on the key being absent).
     pub fn require_version(&mut self, keyspace: &KeyspaceHandle, key: &[u8], version: Option<u64>) {
         let operation = self.operation(keyspace, key, &[], false, 0);
         self.contents_mut().preconditions.push((operation, version));
@@ -197,7 +201,7 @@ impl Batch {
             contents.error.get_or_insert((key.len(), value.len()));
             return Operation { hash: 0, key_at: 0, expiry_ms: 0, key_len: 0, value_len: 0, keyspace: 0, delete: false };
         }
-        // The bucket pair's misses overlap with putting the batch together.
+        // The misses of the bucket pair overlap with the construction of the batch.
         let hash = keyspace.0.prefetch_for_write(key);
         let keyspace = contents.number_of(keyspace);
         let key_at = contents.bytes.len();
@@ -235,7 +239,8 @@ impl Store {
     /// Applies `batch` atomically if all its preconditions hold.
     ///
     /// # Errors
-    /// [`Error::PreconditionFailed`] and whatever a put may give; nothing was applied then. After [`Error::ReadOnly`] it may have been applied, and be lost: a sync failed.
+    /// [`Error::PreconditionFailed`], and the errors of a put: nothing was applied. After [`Error::ReadOnly`] the batch
+    /// may have been applied, and may be lost: a sync failed.
     pub fn commit(&self, batch: &Batch, options: &WriteOptions) -> Result<Ticket> {
         batch.validate()?;
         let level = options.durability.unwrap_or(self.core.durability);
@@ -243,7 +248,7 @@ impl Store {
         Ok(self.core.ticket(version, level))
     }
 
-    /// Applies `batch` at the store's level and waits for durability if that promises it.
+    /// Applies `batch` at the store's level, and waits for durability if that level promises it.
     ///
     /// # Errors
     /// As [`Store::commit`].
@@ -257,12 +262,12 @@ impl Store {
 }
 
 impl Core {
-    /// Applies `batch`; the newest version, 0 if there was nothing to do.
+    /// Applies `batch`. Returns its newest version, 0 if there was nothing to do.
     #[inline]
     fn commit_batch(&self, batch: &Batch, level: Durability, default_expiry_ms: u64) -> Result<u64> {
         let mut unmet = 0;
         let written = self.commit_members(batch.contents(), level, default_expiry_ms, &mut unmet).map_err(|error| *error)?;
-        // A batch that changed nothing tells what it saw: that must be durable first.
+        // A batch that changed nothing reports what it saw: that must be durable first.
         self.settle_observed(written, level)?;
         if !written.applied() {
             return Err(self.unmet(batch, unmet));
@@ -274,8 +279,9 @@ impl Core {
         Ok(written.version())
     }
 
-    /// The version that must be durable before a batch on conditions may be told of, 0 if there is none: where a write is made durable by its own fence, what the conditions
-    /// found may be a weaker write of another key, which is not. The batch's own version is above it.
+    /// The version that must be durable before the outcome of a batch with conditions may be reported; 0 if there is
+    /// none. Where a write is made durable by its own fence, the conditions may have found a weaker write of another
+    /// key that is not durable yet. The batch's own version is above that write's.
     #[inline]
     pub(crate) fn rests_on_conditions(&self, batch: &Batch, written: Written, level: Durability) -> u64 {
         let fenced_only = level == Durability::Sync && !self.needs_sync && self.log.may_lag();

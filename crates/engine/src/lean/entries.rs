@@ -1,38 +1,41 @@
 //! What the lean path writes, and how its entries are made.
+//!
+//! Thread safety: plain values of one write; nothing is shared before `append`.
 
 use crate::store::Core;
 use hither_index::Ref;
 use hither_log::entry::Parts;
 use hither_log::{EntryRoom, MadeBare, MadePair, Op, PlainPair, Writer, entry};
 
-/// What is written, and how its entry is made: in registers for a pair of eight bytes each, from byte strings for all else.
+/// What is written, and how its entry is made: in registers for a pair of eight bytes each, from byte strings
+/// otherwise.
 pub(super) trait Lean: Copy {
-    /// An entry that is not appended yet.
+    /// An entry that is made but not appended yet.
     type Made: Copy;
 
     fn hash(&self, core: &Core) -> u64;
 
-    /// Whether it writes a value; if not, it deletes.
+    /// Whether this writes a value; if not, it deletes.
     fn puts(&self) -> bool;
 
-    /// The key as its bytes lie in memory, if they are eight.
+    /// The key as its bytes lie in memory, if it has eight bytes.
     fn word(&self) -> Option<u64>;
 
     /// Calls `f` with the key.
     fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
 
-    /// Bytes of the entry.
+    /// Bytes of the entry on media.
     fn size(&self) -> u64;
 
     fn make(&self, room: &EntryRoom, link: &Link) -> Option<Self::Made>;
 
     fn append(&self, writer: &mut Writer<'_>, made: &Self::Made, link: &Link) -> Ref;
 
-    /// Whether the entry surely has this key and does not expire.
+    /// Whether the entry surely has this key and does not expire. False may also mean that this is not certain.
     fn is_of(&self, core: &Core, reference: Ref) -> bool;
 }
 
-/// What an entry says beside key and value.
+/// What an entry contains besides key and value.
 pub(super) struct Link {
     pub op: Op,
     pub version: u64,
@@ -41,7 +44,7 @@ pub(super) struct Link {
     pub keyspace: u32,
 }
 
-/// Eight bytes of key and of value, as they lie in memory.
+/// A key and a value of eight bytes each, as they lie in memory.
 #[derive(Clone, Copy)]
 pub(super) struct Pair {
     pub key: u64,
@@ -107,7 +110,7 @@ impl Lean for Pair {
     }
 }
 
-/// A key and a value of which one is not eight bytes long.
+/// A key and a value, at least one of which is not eight bytes long.
 #[derive(Clone, Copy)]
 pub(super) struct Strings<'a> {
     pub key: &'a [u8],

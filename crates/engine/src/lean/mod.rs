@@ -1,15 +1,25 @@
-//! The lean path of the commonest writes: puts and deletes without expiry or condition in a hash keyspace or a B+-tree, durable at return on persistent memory.
+//! The lean path of the commonest writes: puts and deletes without expiry or condition, in a hash keyspace or a
+//! B+-tree, durable at return on persistent memory.
 //!
-//! It is the path of [`crate::write`] with everything left out that such a write cannot need, and its fields in registers. Why that
-//! matters: between two flushes a processor can look only some three to five hundred instructions ahead, so each instruction less lets more of the next
-//! operation's cache misses overlap with this one's flush (`docs/adr/0010`). The general path is the reference; whatever is unusual, and
-//! every error, is left to it: [`Core::write_lean`] then returns `None` and has changed nothing.
+//! It is the path of [`crate::write`] without everything that such a write cannot need, and with its fields in
+//! registers. Between two flushes a processor can look only some three to five hundred instructions ahead. So each
+//! instruction less lets more of the next operation's cache misses overlap with this one's flush (`docs/adr/0010`).
 //!
-//! Latch and locks are those of the general path, so thread safety and crash behaviour are too: ask for the place's lines (in a tree: go down to the leaf), writer slot, version and
-//! room, look up (a hint), make the entry, latch, lock the place (a pair, a leaf), look whether both are as they were seen, append, start the flush,
-//! verify the candidate in its shadow, fence, install. (A delete looks up before it draws a version.) A version is drawn before the latch,
-//! within the writer section; it counts only if it is above the latch's. If it is not, since others wrote meanwhile, all is made again under the
-//! latch; if the place has changed, the general path begins anew.
+//! The general path is the reference. Everything unusual, and every error, is left to it: [`Core::write_lean`] then
+//! returns `None` and has changed nothing.
+//!
+//! Latch and locks are those of the general path; so are thread safety and crash behaviour. The order of the steps:
+//!
+//! 1. Request the place's lines (in a tree: go down to the leaf).
+//! 2. Take the writer slot, draw a version, find room.
+//! 3. Look the place up (a hint). A delete does this before it draws a version.
+//! 4. Make the entry.
+//! 5. Take the latch, lock the place (a pair, a leaf), and check that both are as they were seen.
+//! 6. Append, start the flush, verify the candidate in its shadow, fence, install.
+//!
+//! A version is drawn before the latch is taken, within the writer section. It counts only if it is above the latch's
+//! last version. If it is not, because others wrote meanwhile, version, room, lookup and entry are made again under the
+//! latch. If the place has changed, the general path begins anew.
 
 mod entries;
 mod place;
@@ -24,25 +34,25 @@ use hither_sync::epoch;
 use hither_sync::latch::LatchGuard;
 use place::LeanIndex;
 
-/// Most bytes of key and value together that a write by this path may have.
+/// Most bytes of key and value together that a write on this path may have.
 const LONGEST: usize = 4096;
 
-/// What a write has before its place is known.
+/// What a write has drawn before it knows its place.
 struct Drawn {
     version: u64,
     room: EntryRoom,
 }
 
-/// A write that only needs to be appended.
+/// A write whose entry is made and only needs to be appended.
 struct Ready<'a, M> {
-    /// The entry that it follows.
+    /// The entry that it is about to replace, if there is one.
     past: Past<'a>,
     link: Link,
     made: M,
 }
 
 impl Core {
-    /// Writes a key (`value` `None` deletes) if nothing about the call, the store and the key's place is unusual.
+    /// Writes a key (`value` `None` deletes), unless something about the call, the store or the key's place is unusual.
     #[inline(always)]
     pub fn write_lean(&self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Option<Written> {
         if !self.durable_by_fence {
@@ -50,7 +60,7 @@ impl Core {
         }
         match &*keyspace.index {
             AnyIndex::Hash(index) => self.write_lean_in(keyspace, index, key, value),
-            // An ordered index has to know where a key belongs beside its neighbours, whole or damaged.
+            // An ordered index must compare a key with its neighbours, and an unverified neighbour may be damaged.
             AnyIndex::Ordered(index) if !self.log.has_unverified() => self.write_lean_in(keyspace, index, key, value),
             _ => None,
         }
@@ -78,7 +88,7 @@ impl Core {
     #[inline(never)]
     fn write_strings<I: LeanIndex>(&self, keyspace: &Keyspace, index: &I, key: &[u8], value: Option<&[u8]>) -> Option<Written> {
         let bytes = key.len() + value.map_or(0, <[u8]>::len);
-        // Longer ones take so long that nothing is gained.
+        // Longer ones take so long that this path gains nothing.
         if key.is_empty() || bytes > LONGEST || I::ORDERED && self.shortcuts.may_have(bytes) {
             return None;
         }
@@ -92,8 +102,8 @@ impl Core {
         let near = index.near((what, hash));
         let stripe = self.latches.of(hash);
         stripe.prefetch();
-        // All that needs nothing of the place stands before the first look at it: its lines come meanwhile, and those of the next write are asked for so many
-        // instructions sooner behind that look.
+        // Whatever does not depend on the place comes before the first look at it. The place's lines arrive meanwhile,
+        // and fewer instructions lie between that look and the next write's request for its lines.
         let mut writer = self.log.own_writer(&section)?;
         if self.log.is_crowded() || self.committer.refuses() || keyspace.is_dropped() {
             return None;
@@ -104,14 +114,15 @@ impl Core {
             drawn = self.draw_lean(what, hash, last, &mut writer)?;
             sight = self.sight_lean(index, near, what, hash)?;
         } else {
-            // A delete of a key that is not there writes nothing, and uses no version.
+            // A delete of an absent key writes nothing, and uses no version.
             sight = self.sight_lean(index, near, what, hash)?;
             drawn = self.draw_lean(what, hash, last, &mut writer)?;
         }
-        // The whole entry is made before the latch, as if what was seen stayed so. If it does not, the version is never used.
+        // The whole entry is made before the latch, as if nothing changed after the look. If something does, the
+        // version is never used.
         let Ready { past, link, made } = self.make_ready(keyspace, what, I::seen(&sight), &drawn, &writer)?;
         let latch = stripe.lock();
-        // Under the latch, so that a delete of this key by a write at another level has been noted by now.
+        // Checked under the latch: a write at another level that deleted this key has noted that by now.
         if self.committer.reads_check() {
             return None;
         }
@@ -124,20 +135,21 @@ impl Core {
         Some(written)
     }
 
-    /// Looks at the place; `None` if a write there is unusual, or there is nothing to delete.
+    /// Looks at the place. Returns `None` if a write there is unusual, or there is nothing to delete.
     #[inline(always)]
     fn sight_lean<'a, I: LeanIndex, L: Lean>(&self, index: &'a I, near: I::Near<'a>, what: L, hash: u64) -> Option<I::Sight<'a>> {
         index.sight(near, (what, hash), &self.resolver()).filter(|sight| what.puts() || I::seen(sight).is_some())
     }
 
-    /// Draws a version above `last`, which is used up by that, and looks where the entry will go. Appends nothing.
+    /// Draws a version above `last`, which is used up even if the write is given up, and finds room for the entry.
+    /// Appends nothing.
     #[inline(always)]
     fn draw_lean<L: Lean>(&self, what: L, hash: u64, last: u64, writer: &mut Writer<'_>) -> Option<Drawn> {
         let version = writer.draw_versions(last, 1);
         Some(Drawn { version, room: writer.room_for(hash, version, what.size())? })
     }
 
-    /// Makes the entry that follows `candidate`; `None` if it needs an extension. Changes nothing.
+    /// Makes the entry that follows `candidate`. Returns `None` if it needs an extension. Changes nothing.
     #[inline(always)]
     fn make_ready<'w, L: Lean>(
         &self,
@@ -154,7 +166,8 @@ impl Core {
         Some(Ready { past, link, made })
     }
 
-    /// A write that others overtook while it waited for the latch: as from the draw on, but with the latch.
+    /// Makes a write again from the draw of its version on, under the latch: others wrote while it waited for the
+    /// latch.
     #[cold]
     #[inline(never)]
     fn change_after_others<I: LeanIndex, L: Lean>(
@@ -172,7 +185,7 @@ impl Core {
         self.commit_lean(keyspace, index, what, (hash, sight), writer, &latch, (link, made, past))
     }
 
-    /// Appends what was made and installs it, if the place is as it was seen; `None`, with nothing changed, if not.
+    /// Appends the entry and installs it if the place is as it was seen. Otherwise returns `None` and changes nothing.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     fn commit_lean<I: LeanIndex, L: Lean>(
@@ -200,9 +213,10 @@ impl Core {
             self.insert_lean(index, what, hash, sight, new);
             return Some(Written::entry(version, false));
         }
-        // The version was drawn before this load: a snapshot that may need the old entry is visible by now. The rest is in the shadow of the flush: is the
-        // candidate really this key's? Branches, not choices between values: what follows from a choice waits for the entry, and with it, soon, all of
-        // the next write.
+        // The version was drawn before this load, so a snapshot that may need the old entry is visible by now. The rest
+        // is in the shadow of the flush: does the candidate really have this key? The answer leads to branches, not to
+        // a choice between values: what follows from a choice waits for the entry, and soon all of the next write would
+        // wait with it.
         if self.snapshots.any() || !what.is_of(self, candidate) {
             let place = (index, index.token_of(&sight));
             let existed = what.with_key(|key| self.finish_closely(keyspace, place, (key, hash), (candidate, new), version, writer));
@@ -228,7 +242,8 @@ impl Core {
         });
     }
 
-    /// Ends a write whose entry was appended, whatever the candidate is and whoever may need it; returns whether the key was there.
+    /// Completes a write whose entry is appended, whatever key the candidate has and whatever snapshot may need it.
+    /// Returns whether the key was there.
     #[inline(never)]
     fn finish_closely<I: LeanIndex>(
         &self,

@@ -1,4 +1,6 @@
-//! Where a write of the lean path goes: what it needs of an index, beside [`Index`].
+//! The places that writes of the lean path go to: what they need of an index, in addition to [`Index`].
+//!
+//! Thread safety: a sight is a hint, taken without a lock; [`LeanIndex::lock_seen`] compares it under the place's lock.
 
 use super::entries::Lean;
 use hither_index::btree::{BTreeIndex, LeafSight, NearLeaf};
@@ -7,10 +9,12 @@ use hither_index::{Index, Key, Ref, Resolver};
 
 /// An index in which a place is looked up before it is locked, and then only compared.
 ///
-/// A sight is a key's, and holds under the epoch pin under which it was taken. Between [`LeanIndex::lock_seen`] and the end of the lock (by
-/// [`LeanIndex::replace_seen`], [`LeanIndex::insert_seen`] or [`Index::unlock_place`]) nothing may panic or wait for another writer.
+/// A sight belongs to one key, and holds under the epoch pin under which it was taken. Between [`LeanIndex::lock_seen`]
+/// and the end of the lock (by [`LeanIndex::replace_seen`], [`LeanIndex::insert_seen`] or [`Index::unlock_place`])
+/// nothing may panic or wait for another writer.
 pub(super) trait LeanIndex: Index {
-    /// Whether keys are kept in order: then what is seen is certain to be the key's, and places have hints ([`Index::hint`]) for shortcuts.
+    /// Whether the index keeps keys in order. If so, the entry that is seen certainly has the key, and places have
+    /// hints for shortcuts ([`Index::hint`]).
     const ORDERED: bool;
 
     /// What was seen of a place.
@@ -18,31 +22,33 @@ pub(super) trait LeanIndex: Index {
     where
         Self: 'a;
 
-    /// The way to a key's place, as far as it is known without a look at the place. Holds as a sight does.
+    /// The way to a key's place, as far as it is known without looking at the place. Holds as long as a sight does.
     type Near<'a>: Copy
     where
         Self: 'a;
 
-    /// Starts loading the place of a key (with its hash), as far as that is known without a look at it.
+    /// Starts loading the place of a key (given with its hash), as far as the place is known without looking at it.
     fn near<L: Lean>(&self, key: (L, u64)) -> Self::Near<'_>;
 
-    /// Looks where a key (with its hash; `near` was found for it under the same pin) is or goes, but not at the entry that is likely the key's: see
-    /// [`HashIndex::sight_home`]. `None` if a write there is unusual.
+    /// Looks where a key (given with its hash) is or goes, but not at the entry that likely has the key: see
+    /// [`HashIndex::sight_home`]. `near` was found for the key under the same pin. Returns `None` if a write there is
+    /// unusual.
     fn sight<'a, R: Resolver, L: Lean>(&'a self, near: Self::Near<'a>, key: (L, u64), resolver: &R) -> Option<Self::Sight<'a>>;
 
-    /// The entry that is likely the key's; none if the key is surely absent.
+    /// The entry that likely has the key; none if the key is surely absent.
     fn seen(sight: &Self::Sight<'_>) -> Ref;
 
-    /// Locks the place if it is as it was seen. False, with nothing locked, in every other case.
+    /// Locks the place if it is still as it was seen. In every other case returns false, with nothing locked.
     fn lock_seen(&self, sight: &Self::Sight<'_>, hash: u64) -> bool;
 
-    /// Puts `new` (none: removes the key) in place of what was seen, which was the key's entry, and ends the lock.
+    /// Puts `new` (none: removes the key) in place of the entry that was seen, which had the key, and ends the lock.
     fn replace_seen<R: Resolver, L: Lean>(&self, sight: &Self::Sight<'_>, key: (L, u64), new: Ref, resolver: &R);
 
-    /// Installs `new` for a key that was absent, and ends the lock. False, with nothing changed, if there is no room: install it without a sight then.
+    /// Installs `new` for a key that was absent, and ends the lock. If there is no room, returns false and changes
+    /// nothing: install it without a sight then.
     fn insert_seen<R: Resolver>(&self, sight: &Self::Sight<'_>, key: Key<'_>, new: Ref, resolver: &R) -> bool;
 
-    /// The locked place, for whoever ends the lock otherwise.
+    /// The locked place, for a caller that ends the lock in another way.
     fn token_of(&self, sight: &Self::Sight<'_>) -> Self::Token;
 }
 
