@@ -1,4 +1,8 @@
-//! Lookups: index, then one dependent read of the log; no lock, no allocation.
+//! Lookups: the index, then one dependent read of the log; no lock, no allocation.
+//!
+//! Thread safety: any number of readers beside writers and collectors, under epoch pins. A reader waits only in two
+//! cases: until what it found is durable, if reads must check that, and until the latch of a key that it found expired
+//! is free. Crash: a read changes nothing on media.
 
 use crate::error::Result;
 use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle, with_index};
@@ -12,11 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// Keys that a multi-get looks up together.
+/// Number of keys that a multi-get looks up together.
 pub(crate) const GROUP: usize = 32;
 
 impl Store {
-    /// Calls `f` with the value of `key`, in place. `f` runs under an epoch pin: it should be short, and must not wait for other threads.
+    /// Calls `f` with the value of `key`, in place. `f` runs under an epoch pin: it should be short and must not wait
+    /// for other threads.
     #[inline(always)]
     pub fn get_with<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         check_key(key)?;
@@ -26,14 +31,15 @@ impl Store {
         if core.cache.is_attentive() {
             return core.get_anyhow(&keyspace.0, key, f);
         }
-        // Of a plain pair the value comes along from where its key is compared, of a longer one its place. All else is a call away, so that nothing of it is
-        // kept ready here.
+        // For a plain pair, the lookup returns the value from where it compares the key; for a longer entry it returns
+        // the value's place. All else is a call away, so that nothing is kept ready for it here.
         if let Ok(word) = key.try_into() {
             let (found, value) = with_index!(keyspace.0, index => index.peek(u64::from_ne_bytes(word), ShortValue(core)));
             if found.is_some() {
                 if is_pair(found.0) {
                     let result = f(&u64::to_ne_bytes(value));
-                    // Said here, so that the result need not wait in memory for an end of the pin that it shares with other ways out.
+                    // Ended here explicitly: an end that the pin shares with other ways out would make the result wait
+                    // in memory.
                     pin.leave();
                     return Ok(Some(result));
                 }
@@ -47,17 +53,19 @@ impl Store {
         core.get_anyhow(&keyspace.0, key, f)
     }
 
-    /// The value of `key` with its version. Each write of the key raises it. So may a collection, when 2³¹ versions have gone by: each write takes one, and up to 64 more go with it where many threads write the same keys, or each write waits for a sync of its own (`docs/adr/0024`).
+    /// Returns the value of `key` with its version. Each write of the key raises the version. After 2³¹ versions a
+    /// collection may raise it, too. Each write of the store uses one version, and up to 64 more where many threads
+    /// write the same keys or each write waits for a sync of its own (`docs/adr/0024`).
     pub fn get_versioned(&self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
         self.get_described(keyspace, key, |value, version, _| (value.to_vec(), version))
     }
 
-    /// Calls `f` with the value of `key`, and the time at which it expires, in milliseconds since 1970; 0: never.
+    /// Calls `f` with the value of `key` and the time at which it expires, in milliseconds since 1970; 0: never.
     pub fn get_expiring<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
         self.get_described(keyspace, key, |value, _, expiry_ms| f(value, expiry_ms))
     }
 
-    /// Value, version and expiry.
+    /// Calls `f` with value, version and expiry.
     fn get_described<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], u64, u64) -> R) -> Result<Option<R>> {
         check_key(key)?;
         let core = &*self.core;
@@ -73,7 +81,7 @@ impl Store {
         })
     }
 
-    /// A guard that keeps the value of `key` where it is.
+    /// Returns a guard that keeps the value of `key` in place.
     pub fn get_pinned(&self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<Option<ValueGuard>> {
         check_key(key)?;
         let core = &*self.core;
@@ -87,7 +95,8 @@ impl Store {
         core.visit_found(&keyspace.0, &key, found, |found, _, _| ValueGuard::new(&core.log, found.0))
     }
 
-    /// Looks up many keys with overlapping cache misses; calls `f(i, value)` for each in order. `f` runs under an epoch pin.
+    /// Looks up many keys with overlapping cache misses. Calls `f(i, value)` for each key in order. `f` runs under an
+    /// epoch pin.
     pub fn multi_get_with<K: AsRef<[u8]>>(
         &self,
         keyspace: &KeyspaceHandle,
@@ -114,7 +123,8 @@ impl Store {
         Ok(())
     }
 
-    /// Begins to load what operations on these keys are about to touch, with overlapping cache misses. A hint: keys that no store can hold are left out.
+    /// Starts loading what operations on these keys will touch, with overlapping cache misses. A hint: keys that no
+    /// store can hold are skipped.
     pub fn prefetch<K: AsRef<[u8]>>(&self, keyspace: &KeyspaceHandle, keys: &[K]) {
         let core = &*self.core;
         let mut group = [Key { bytes: &[], hash: 0 }; GROUP];
@@ -134,7 +144,7 @@ impl Store {
     }
 }
 
-/// Asks for the value, if it may be read as it lies there: see [`Log::short_value_of`].
+/// Looks at the value if the entry may be read as it lies there: see [`Log::short_value_of`].
 struct ShortValue<'a>(&'a Core);
 
 impl Look<u64> for ShortValue<'_> {
@@ -146,7 +156,7 @@ impl Look<u64> for ShortValue<'_> {
     #[inline(always)]
     fn look(self, found: Ref, key: u64) -> Option<u64> {
         let log = &*self.0.log;
-        // Asked after the reference was read: see `Log::note_reason`.
+        // Checked after the reference was read: see `Log::note_reason`.
         if !log.reads_are_plain() {
             return None;
         }
@@ -154,25 +164,26 @@ impl Look<u64> for ShortValue<'_> {
     }
 }
 
-/// Calls `f`, out of line: what it does with a string shall not take registers from what is done with a pair.
+/// Calls `f` out of line: what it does with a string must not take registers from the code for pairs.
 #[inline(never)]
 fn call_aside<R>(f: impl FnOnce(&[u8]) -> R, value: &[u8]) -> R {
     f(value)
 }
 
 impl Core {
-    /// The value of a key of another length than eight bytes in a hash keyspace, if it is where most are and neither expires nor must be asked about; `None` says nothing.
-    /// Call under an epoch pin, with the cache not attentive.
+    /// The value of a key that is not eight bytes long, in a hash keyspace, if it is in the place where most keys are,
+    /// does not expire, and reads are plain. `None` means nothing: look the key up. Call under an epoch pin, with the
+    /// cache not attentive.
     #[inline(never)]
     fn peek_string(&self, keyspace: &Keyspace, key: &[u8]) -> Option<&[u8]> {
         let AnyIndex::Hash(index) = &*keyspace.index else { return None };
         let log = &*self.log;
-        // Whether reads are plain is asked after the reference was read: see `Log::note_reason`.
+        // Whether reads are plain is checked after the reference was read: see `Log::note_reason`.
         let value = |found: Ref| if log.reads_are_plain() { log.value_of_key(found.0, key).map(Some) } else { None };
         index.peek_hash(self.hasher.hash(key), value).1
     }
 
-    /// Looks a key up whatever it and the store are like. Call under an epoch pin.
+    /// Looks a key up, whatever the key and the store are like. Call under an epoch pin.
     #[inline(never)]
     fn get_anyhow<R>(&self, keyspace: &Keyspace, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         let key = self.hasher.key(key);
@@ -203,7 +214,7 @@ impl Core {
         Ok(())
     }
 
-    /// Asks the index for a group, and prefetches what it found. Compiled once for all closures.
+    /// Asks the index for a group and prefetches the entries found. Compiled once for all closures.
     #[inline(never)]
     fn find_group(&self, keyspace: &Keyspace, group: &[Key<'_>], found: &mut [Ref]) {
         with_index!(keyspace, index => index.get_many(group, found, &self.resolver()));
@@ -214,14 +225,15 @@ impl Core {
 }
 
 impl Core {
-    /// Calls `f` with the value of `key`, which the index leads to `found`, unless it has expired; first waits for its durability if reads must.
-    /// Call under an epoch pin, without latches.
+    /// Calls `f` with the value of `key`, for which the index names `found`, unless it has expired. First waits for its
+    /// durability, if reads must. Call under an epoch pin, without latches.
     #[inline(always)]
     pub fn visit<R>(&self, keyspace: &Keyspace, key: &Key<'_>, found: Ref, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         self.visit_found(keyspace, key, found, |_, value, _| f(value))
     }
 
-    /// As [`Core::visit`]; `f` also gets the entry that it is the value of, and the time of expiry, 0 if there is none.
+    /// As [`Core::visit`]. `f` also gets the reference of the entry, and its expiry in milliseconds since 1970, 0 if
+    /// there is none.
     #[inline(always)]
     pub fn visit_found<R>(
         &self,
@@ -248,7 +260,9 @@ impl Core {
         }))
     }
 
-    /// The entry of `key` that has not expired, after `expired` was found so: see [`Core::after_expired`]. First waits for its durability, or that of the delete, if reads must.
+    /// Called when `expired` was found to be the expired entry of `key`: returns the key's entry that has not expired,
+    /// if there is one (see [`Core::after_expired`]). First waits for the durability of that entry, or of a delete, if
+    /// reads must.
     #[cold]
     #[inline(never)]
     pub fn after_expiry(&self, keyspace: &Keyspace, key: &Key<'_>, mut expired: Ref) -> Result<Option<Ref>> {
@@ -265,9 +279,15 @@ impl Core {
         Ok(None)
     }
 
-    /// What the index names for `key`, if that is no longer `expired`, once whoever may have found that alive has ended. A write on conditions that found it so counts as made
-    /// before it expired, though it may be installed later: who says that the key has gone must come behind that. Whoever takes the latch from now on finds it expired, too, for the
-    /// time has come and is remembered ([`Core::is_expired`]). Waits as `docs/adr/0018` says: whoever holds a latch waits for no reader. Call under an epoch pin, without latches.
+    /// Waits until every write that may have found `expired` alive has ended. Returns what the index names for `key`
+    /// then, if that is no longer `expired`.
+    ///
+    /// A conditional write that found the entry alive counts as made before it expired, though it may be installed
+    /// later. So a reader that reports the key absent must come after that write. A thread that takes the latch from
+    /// now on finds the entry expired, too: its time has come and is remembered ([`Core::is_expired`]).
+    ///
+    /// The wait cannot deadlock, as `docs/adr/0018` explains: a thread that holds a latch waits for no reader. Call
+    /// under an epoch pin, without latches.
     #[cold]
     #[inline(never)]
     pub fn after_expired(&self, keyspace: &Keyspace, key: Key<'_>, expired: Ref) -> Option<Ref> {
@@ -278,7 +298,7 @@ impl Core {
         (current != expired).then_some(current)
     }
 
-    /// Refuses an entry that is damaged, and waits for its durability if reads must.
+    /// Fails if the entry is damaged, and waits for its durability if reads must.
     #[inline(always)]
     pub fn ensure_settled(&self, reference: Ref) -> Result<()> {
         self.ensure_whole(reference)?;
@@ -288,7 +308,8 @@ impl Core {
         Ok(())
     }
 
-    /// Refuses an entry that is damaged, if nobody has looked since the store was opened. Call under an epoch pin, before anything of the entry is used.
+    /// Fails if the entry is damaged, which is checked if its segment is still unverified. Call under an epoch pin,
+    /// before anything of the entry is used.
     #[inline(always)]
     pub fn ensure_whole(&self, reference: Ref) -> Result<()> {
         if self.log.has_unverified() {
@@ -297,19 +318,19 @@ impl Core {
         Ok(())
     }
 
-    /// Refuses to call a key absent that the index does not find, if it may be the key of a damaged entry. Call under an epoch pin.
+    /// Fails for a key that the index does not find, if a damaged entry may have that key. Call under an epoch pin.
     #[inline(always)]
     pub fn ensure_absent(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<()> {
         if self.log.has_unverified() { self.look_for_damage(keyspace, key) } else { Ok(()) }
     }
 
-    /// Refuses a key whose entry is damaged, or may be. Call under an epoch pin.
+    /// Fails if the key's entry is damaged, or a damaged entry may have this key. Call under an epoch pin.
     #[inline(always)]
     pub fn ensure_readable(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<()> {
         if self.log.has_unverified() { self.look_whether_readable(keyspace, key) } else { Ok(()) }
     }
 
-    /// Refuses a write whose place in the index has a damaged entry. Call under an epoch pin.
+    /// Fails for a write whose place in the index has a damaged entry. Call under an epoch pin.
     #[inline(always)]
     pub fn ensure_writable_beside<T>(&self, keyspace: &Keyspace, key: Key<'_>, located: &Located<T>) -> Result<()> {
         if !self.log.has_unverified() {
@@ -329,7 +350,8 @@ impl Core {
         if found.is_some() { self.ensure_whole(found) } else { self.look_for_damage(keyspace, key) }
     }
 
-    /// Refuses a key whose entry is damaged, or may be, or that would get its place beside a damaged one.
+    /// Fails if the key's entry is damaged, if a damaged entry may have this key, or if the key would be placed beside
+    /// a damaged entry.
     #[cold]
     #[inline(never)]
     pub fn look_whether_placeable(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<()> {
@@ -349,7 +371,8 @@ impl Core {
         if found.is_some() { self.ensure_whole(found) } else { Ok(()) }
     }
 
-    /// The answer for a key that is not there: a delete that made it so must be durable first.
+    /// The answer for an absent key. First waits until the delete that may have removed the key is durable, if reads
+    /// must.
     #[inline(always)]
     pub fn absent<R>(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<Option<R>> {
         self.ensure_absent(keyspace, key)?;
@@ -363,7 +386,7 @@ impl Core {
         Ok(None)
     }
 
-    /// Remembers the keyspace's newest delete, for scans, which cannot ask key by key.
+    /// Notes the version of the keyspace's newest delete for scans, which cannot ask key by key.
     #[inline(always)]
     pub fn note_delete(&self, keyspace: &Keyspace, version: u64) {
         if self.committer.reads_check() {
@@ -371,7 +394,7 @@ impl Core {
         }
     }
 
-    /// After a scan of the keyspace as it is: what it found absent must be durably absent.
+    /// Called after a scan of the keyspace's current state: waits until what the scan found absent is durably absent.
     pub fn settle_deletes(&self, keyspace: &Keyspace) -> Result<()> {
         let delete = keyspace.last_delete.load(Ordering::Acquire);
         if self.committer.reads_check() && delete > self.committer.durable() {
@@ -380,7 +403,8 @@ impl Core {
         Ok(())
     }
 
-    /// A read at the store's level never returns what could still be lost at that level.
+    /// Waits until the entry is durable, at level `sync`: a read at the store's level never returns what could still be
+    /// lost.
     #[inline(never)]
     pub fn wait_until_durable(&self, reference: Ref) -> Result<()> {
         if self.durability != crate::Durability::Sync {
@@ -389,7 +413,7 @@ impl Core {
         self.wait_until_version_is_durable(self.log.version_of(reference.0, &self.log.entry(reference.0)))
     }
 
-    /// As [`Core::wait_until_durable`], for an entry of this version.
+    /// As [`Core::wait_until_durable`], for an entry with this version.
     #[inline(never)]
     pub fn wait_until_version_is_durable(&self, version: u64) -> Result<()> {
         if self.durability != crate::Durability::Sync || version <= self.committer.durable() {
@@ -399,7 +423,8 @@ impl Core {
     }
 }
 
-/// Guards alive, and when the oldest of them was taken (an upper bound of its age).
+/// Number of guards alive in the process. `OLDEST_MS` is the uptime when the oldest of them was taken, or earlier: an
+/// upper bound of its age.
 static GUARDS: AtomicUsize = AtomicUsize::new(0);
 static OLDEST_MS: AtomicU64 = AtomicU64::new(0);
 
@@ -408,7 +433,7 @@ pub(crate) fn uptime_ms() -> u64 {
     START.elapsed().as_millis() as u64
 }
 
-/// A value that stays readable in place. It pins its segment, not the epoch: everything else can be reclaimed.
+/// A value that stays readable in place. It pins its segment, not the epoch, so everything else can be reclaimed.
 pub struct ValueGuard {
     log: Arc<Log>,
     reference: u64,
@@ -416,7 +441,7 @@ pub struct ValueGuard {
 }
 
 impl ValueGuard {
-    /// Call under an epoch pin with a reference read under the same pin.
+    /// Call under an epoch pin, with a reference that was read under it.
     fn new(log: &Arc<Log>, reference: u64) -> ValueGuard {
         if GUARDS.fetch_add(1, Ordering::Relaxed) == 0 {
             OLDEST_MS.store(uptime_ms(), Ordering::Relaxed);
@@ -424,7 +449,7 @@ impl ValueGuard {
         ValueGuard { _pin: log.pin_segment(reference), log: log.clone(), reference }
     }
 
-    /// Number of guards in the process, and an upper bound of the age of the oldest.
+    /// Number of guards alive in the process, and an upper bound of the age of the oldest.
     pub fn alive() -> (usize, Duration) {
         let count = GUARDS.load(Ordering::Relaxed);
         let since = uptime_ms().saturating_sub(OLDEST_MS.load(Ordering::Relaxed));

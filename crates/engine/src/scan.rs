@@ -1,11 +1,14 @@
 //! Ordered scans, live or from a snapshot.
 //!
-//! References are taken from the index in groups; the log is prefetched some entries ahead of the one that is read, so that misses
-//! overlap. The epoch is pinned for one group at a time: a long scan holds back no reclamation. In a store over several nodes, read threads of the other
-//! nodes copy what lies there, if entries are large enough (`delegation`).
+//! A scan takes references from the index in groups. It prefetches the log some entries ahead of the one that it reads,
+//! so that misses overlap. The epoch is pinned for one group at a time, so a long scan holds back no reclamation. In a
+//! store over several nodes, read threads of the other nodes copy their entries for the scan, if these are large enough
+//! (`delegation`).
 //!
-//! A live scan returns every key that is present throughout exactly once, in order; of keys that change meanwhile it returns some state.
-//! A scan from a snapshot returns exactly the snapshot.
+//! A live scan returns every key that is present throughout exactly once, in order. Of keys that change meanwhile it
+//! returns some state. A scan from a snapshot returns exactly the snapshot.
+//!
+//! Thread safety: any number of scans beside writers and collectors. Crash: a scan changes nothing on media.
 
 use crate::delegation::{Asked, Copied, Plan, Spare};
 use crate::error::Result;
@@ -17,22 +20,22 @@ use hither_log::Log;
 use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
 
-/// References taken at once, if it is not known that fewer are wanted.
+/// Number of references taken first, unless fewer are known to be wanted.
 const FIRST_GROUP: usize = 128;
 const LARGEST_GROUP: usize = 256;
 /// Entries whose lines are requested ahead of the one that is read.
 const AHEAD: usize = 32;
 
-/// What is going to be read of entries, and so is loaded ahead.
+/// The part of entries that is about to be read, and so is loaded ahead.
 #[derive(Clone, Copy)]
 pub(crate) enum Part {
-    /// Its beginning, with a short key.
+    /// The beginning, with a short key.
     Head,
-    /// All.
+    /// The whole entry.
     Whole,
 }
 
-/// Which way a scan goes.
+/// Direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Ascending.
@@ -50,7 +53,8 @@ pub struct ScanRange<'a> {
     pub to: Bound<&'a [u8]>,
     /// Direction.
     pub direction: Direction,
-    /// About how many pairs whoever scans is going to look at, if that is known, else `usize::MAX`: so many are loaded to begin with, and not the rest of a larger group. They may be more.
+    /// About how many pairs the caller will look at, if that is known, else `usize::MAX`. So many are loaded first,
+    /// instead of a larger group. The caller may look at more.
     pub expect: usize,
 }
 
@@ -63,7 +67,7 @@ impl ScanRange<'_> {
         if self.direction == Direction::Forward { self.from } else { self.to }
     }
 
-    /// Whether `key` lies beyond the end in the direction of the scan.
+    /// Whether `key` lies beyond the end of the range, in the direction of the scan.
     #[inline(always)]
     pub(crate) fn is_past_end(&self, key: &[u8]) -> bool {
         match (self.direction, self.from, self.to) {
@@ -91,16 +95,17 @@ enum Position {
     After(Vec<u8>),
 }
 
-/// A group of references to be merged with what a snapshot saved.
+/// A group of references to be merged with the entries that a snapshot saved.
 struct Merge<'a> {
     snapshot: &'a Snapshot,
     refs: &'a [Ref],
-    /// What threads of other nodes copied.
+    /// Entries that threads of other nodes copied.
     asked: Option<&'a Asked<'a>>,
-    /// The index has nothing beyond.
+    /// The index has nothing beyond the group.
     at_end: bool,
     position: &'a Position,
-    /// Keys that are taken at once of what the snapshot saved: of a long stretch only the beginning, or each group would go through all that comes behind it.
+    /// Most saved keys that are taken for one group. Of a long stretch only the beginning is taken: otherwise each
+    /// group would go through all that follows.
     most: usize,
 }
 
@@ -137,7 +142,7 @@ impl Store {
         self.core.scan(&keyspace.0, None, range, |key, value, _| f(key, value))
     }
 
-    /// Like [`Store::scan`], with the time at which each key expires, in milliseconds since 1970; 0: never.
+    /// As [`Store::scan`]; `f` also gets the time at which each key expires, in milliseconds since 1970; 0: never.
     pub fn scan_expiring(
         &self,
         keyspace: &KeyspaceHandle,
@@ -147,7 +152,8 @@ impl Store {
         self.core.scan(&keyspace.0, None, range, f)
     }
 
-    /// Calls `f` for the keys of any keyspace in unspecified order, until it breaks. A key that changes meanwhile may be seen in either state.
+    /// Calls `f` for the keys of any keyspace, in unspecified order, until it breaks. A key that changes meanwhile may
+    /// be seen in either state.
     pub fn for_each(&self, keyspace: &KeyspaceHandle, mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
         match &*keyspace.0.index {
             AnyIndex::Ordered(_) | AnyIndex::Learned(_) => self.scan(keyspace, &EVERYTHING, f),
@@ -161,12 +167,12 @@ impl Store {
 }
 
 impl Snapshot {
-    /// Like [`Store::scan`], at the snapshot.
+    /// As [`Store::scan`], of the snapshot's state.
     pub fn scan(&self, keyspace: &KeyspaceHandle, range: &ScanRange<'_>, mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
         self.core.scan(&keyspace.0, Some(self), range, |key, value, _| f(key, value))
     }
 
-    /// Like [`Store::scan_expiring`], at the snapshot.
+    /// As [`Store::scan_expiring`], of the snapshot's state.
     pub fn scan_expiring(
         &self,
         keyspace: &KeyspaceHandle,
@@ -176,7 +182,7 @@ impl Snapshot {
         self.core.scan(&keyspace.0, Some(self), range, f)
     }
 
-    /// Keys of a hash keyspace in the snapshot, sorted. O(n log n), holds all keys in memory.
+    /// Keys of a hash keyspace in the snapshot, sorted. O(n log n); holds all keys in memory.
     pub fn sorted_keys(&self, keyspace: &KeyspaceHandle) -> Result<Vec<Vec<u8>>> {
         let mut keys = Vec::new();
         for piece in self.key_pieces(keyspace) {
@@ -226,7 +232,7 @@ impl Core {
                 at_end &= taken == refs.len();
                 refs.truncate(taken);
             }
-            // After the references were read: whoever makes reads check does so before it installs.
+            // Checked after the references were read: a writer that makes reads check does so before it installs.
             let versions = snapshot.is_some() || self.committer.reads_check();
             let mut asked = plan.from.map(|here| self.delegation.ask(&pin, &refs, here, versions, &mut spare));
             let flow = match (snapshot, &mut asked) {
@@ -240,7 +246,7 @@ impl Core {
             };
             let reached = match flow {
                 ControlFlow::Continue(reached) if !at_end || reached.is_some() => reached,
-                // Whatever the scan found absent was deleted before now.
+                // Deletes of all keys that the scan found absent were noted before now.
                 _ => return if snapshot.is_none() { self.settle_deletes(keyspace) } else { Ok(()) },
             };
             position = Position::After(reached.unwrap_or_else(|| {
@@ -249,14 +255,14 @@ impl Core {
                 last.to_vec()
             }));
             asked.into_iter().for_each(|asked| asked.recycle(&mut spare));
-            // The few entries before a delegation say little of how long the scan will be.
+            // The few entries before a delegation say little about the length of the scan.
             if plan.taken.is_none() || plan.from.is_some() {
                 group = (group * 2).min(LARGEST_GROUP);
             }
         }
     }
 
-    /// Whether to have the references of other nodes read there. The first entries of a scan are read directly in any case.
+    /// Whether other nodes are to read their entries. The first entries of a scan are read directly in any case.
     #[inline(always)]
     fn delegation_of(&self, refs: &[Ref], position: &Position) -> Plan {
         if !self.delegation.is_on() {
@@ -266,7 +272,7 @@ impl Core {
         self.delegation.plan(refs, here, matches!(position, Position::Start))
     }
 
-    /// As [`Core::visit_group`], with what lies on other nodes from the threads that were asked.
+    /// As [`Core::visit_group`]; takes entries of other nodes from the threads that were asked for them.
     fn visit_delegated_group(
         &self,
         keyspace: &Keyspace,
@@ -307,7 +313,8 @@ impl Core {
         self.visit_ahead(refs, Part::Whole, |reference| self.emit_within(keyspace, reference, range, f))
     }
 
-    /// Calls `visit` with one reference after the other until it breaks or fails, while that part of the entries behind is loaded.
+    /// Calls `visit` with one reference after the other, until it breaks or fails. Loads `part` of the next entries
+    /// meanwhile.
     #[inline(always)]
     pub(crate) fn visit_ahead(
         &self,
@@ -329,8 +336,9 @@ impl Core {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Merges what the index holds in the group's stretch of keys with what the snapshot saved there. The side table is read after the
-    /// index: a key that left the index before was saved before. Goes on with the key that it came to, if that is not the group's last.
+    /// Merges what the index holds in the group's stretch of keys with what the snapshot saved there. The side table is
+    /// read after the index: a key that had left the index by then was saved before. Returns the key that it reached,
+    /// if that is not the group's last.
     fn visit_snapshot_group(
         &self,
         keyspace: &Keyspace,
@@ -353,11 +361,11 @@ impl Core {
         let stretch = ScanRange { from, to, direction: range.direction, expect: usize::MAX };
         let saved = (!stretch.is_empty()).then(|| group.snapshot.saved_between(keyspace, &stretch, group.most));
         let reached = saved.as_ref().filter(|saved| saved.more).and_then(|saved| saved.keys.last()).map(|(key, _)| key);
-        // Keys in order; a saved entry hides the index's one of the same key, which is newer.
+        // Keys in order. If a key is in both lists, both name the entry that the snapshot shows.
         let mut merged: Vec<(&[u8], Option<Shown<'_>>)> =
             (0..readable).map(|i| (group.key(&self.log, i), group.shown(keyspace, &self.log, i))).collect();
         merged.extend(saved.iter().flat_map(|saved| &saved.keys).map(|(key, reference)| (&**key, Some(Shown::Entry(*reference)))));
-        // Again: a drop takes what was saved.
+        // Checked again: a drop of the keyspace discards what was saved.
         keyspace.ensure_usable()?;
         merged.sort_by(|(a, _), (b, _)| if backward { b.cmp(a) } else { a.cmp(b) });
         merged.dedup_by(|(b, _), (a, _)| a == b);
@@ -379,7 +387,7 @@ impl Core {
         Ok(ControlFlow::Continue(None))
     }
 
-    /// Passes what a snapshot shows to `f`, unless it had expired when that was taken.
+    /// Passes what a snapshot shows to `f`, unless it had expired when the snapshot was taken.
     fn emit_shown(
         &self,
         snapshot: &Snapshot,
@@ -391,13 +399,14 @@ impl Core {
                 self.ensure_settled(reference)?;
                 self.log.pair(reference.0)
             }
-            // Not above the snapshot's version, which is durable if reads must check.
+            // Its version is not above the snapshot's, which is durable if reads must check.
             Shown::Copy(copied) => (copied.key, copied.value, copied.expiry_ms),
         };
         Ok(if snapshot.has_expired(expiry_ms) { ControlFlow::Continue(()) } else { f(key, value, expiry_ms) })
     }
 
-    /// How many of a group's entries are of use, the first beyond the end of `range` included; refuses if one of them is damaged.
+    /// Number of the group's entries that are needed, including the first beyond the end of `range`. Fails if one of
+    /// them is damaged.
     fn readable_part(&self, group: &Merge<'_>, range: &ScanRange<'_>) -> Result<usize> {
         if !self.log.has_unverified() {
             return Ok(group.refs.len());
@@ -413,7 +422,7 @@ impl Core {
         Ok(group.refs.len())
     }
 
-    /// As [`Core::emit_within`], of an entry that was copied by a thread of its node.
+    /// As [`Core::emit_within`], for an entry that was copied by a thread of its node.
     #[inline(always)]
     fn emit_copy(
         &self,
@@ -426,7 +435,7 @@ impl Core {
         if range.is_past_end(copied.key) {
             return Ok(ControlFlow::Break(()));
         }
-        // A version of 0 was not asked for, because reads did not have to check when the reference was taken.
+        // 0: not asked for, because reads did not have to check when the reference was taken.
         if copied.version != 0 && self.committer.reads_check() {
             self.wait_until_version_is_durable(copied.version)?;
         }
@@ -447,7 +456,7 @@ impl Core {
         self.emit_within(keyspace, reference, &EVERYTHING, f)
     }
 
-    /// Passes one entry to `f`, unless it has expired; breaks if it lies beyond the end of `range`.
+    /// Passes one entry to `f`, unless it has expired. Breaks if the entry lies beyond the end of `range`.
     #[inline(always)]
     fn emit_within(
         &self,
@@ -470,7 +479,7 @@ impl Core {
         Ok(f(key, value, expiry_ms))
     }
 
-    /// Passes what has come in the place of an expired entry to `f`: see [`Core::after_expired`].
+    /// Passes the entry that has replaced an expired one, if there is one, to `f`: see [`Core::after_expired`].
     #[cold]
     #[inline(never)]
     fn emit_after_expiry(

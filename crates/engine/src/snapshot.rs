@@ -1,25 +1,39 @@
 //! Consistent snapshots (`docs/concurrency.md`).
 //!
-//! A snapshot reads at a stable version S. While it lives, the first overwrite or delete of a key whose entry is not newer than S saves that
-//! entry's reference in the snapshot's side table, before the new one is installed. A lookup takes the index's entry if its version is at
-//! most S, else the side table's, else the key was absent. Entries in a side table do not count as garbage, so their segments are not reused.
+//! A snapshot reads at a stable version S. While it lives, the first overwrite or delete of a key whose entry is not
+//! newer than S saves that entry's reference in the snapshot's side table, before the new entry is installed. A lookup
+//! takes the index's entry if its version is at most S, else the side table's. If there is neither, the key was absent.
+//! Entries in a side table do not count as garbage, so their segments are not reused.
 //!
 //! # Why no write slips through
 //!
-//! The snapshot registers itself, then draws S, publishes it, then waits for writer sections under way. A writer draws its version before it asks
-//! whether any snapshot is registered; if its version is above S it was drawn after the registration and it sees it. If it is below, its write belongs
-//! to the snapshot and is installed before the snapshot is handed out.
+//! The snapshot registers itself, then draws S, publishes it, and then waits for writer sections under way. A writer
+//! draws its version before it asks whether any snapshot is registered.
+//!
+//! * If the writer's version is above S, it was drawn after the registration, so the writer sees the snapshot.
+//! * If it is below, the write belongs to the snapshot, and is installed before the snapshot is handed out.
 //!
 //! # Expiry
 //!
-//! What had expired when the snapshot was taken is absent from it, whatever else stays: its time is read once, when it is registered and before S is drawn. So whoever judges expiry with a version
-//! above S in hand, or having seen one, does so later. A write that counts on what it has found alive, because its condition asked for it or because it tells its caller, judges after it has drawn
-//! its version (again, if it has before): if it comes after a snapshot, it finds nothing alive that had expired for that. A sweep that deletes an expired entry asks, with its version drawn, which snapshots
-//! will show the delete, and leaves the entry if it had not expired for one of them ([`Snapshots::agree_that_expired`]). One that it does not see reads its time later than the sweep did.
+//! An entry that had expired when the snapshot was taken is absent from it, even if it is still stored. The snapshot
+//! reads its time once, after it is registered and before S is drawn. So whoever judges expiry after drawing or seeing
+//! a version above S does so later than that.
+//!
+//! * A write may rely on an entry that it found alive, because its condition requires that or because it reports it to
+//!   its caller. It judges expiry after it has drawn its version (again, if it has done so before). So a write that
+//!   comes after a snapshot finds nothing alive that had expired for that snapshot.
+//! * A sweep that deletes an expired entry asks, with its version drawn, which snapshots will show the delete. It
+//!   leaves the entry if the entry had not expired for one of them ([`Snapshots::agree_that_expired`]). A snapshot that
+//!   the sweep does not see reads its time later than the sweep did.
 //!
 //! # Cost
 //!
-//! Without snapshots a write pays one load. With them, memory grows with the number of distinct keys overwritten or deleted since.
+//! Without snapshots a write pays one load. With them, memory grows with the number of distinct keys that have been
+//! overwritten or deleted since.
+//!
+//! # Thread safety, crashes
+//!
+//! Any number of threads may read a snapshot. Everything here is in DRAM: snapshots end with the process.
 
 use crate::error::Result;
 use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
@@ -36,7 +50,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The version of a snapshot that is registered but has not drawn its version yet.
+/// The version of a snapshot that is registered and has not drawn its version yet.
 const PENDING: u64 = u64::MAX;
 
 /// The snapshots of a store.
@@ -46,21 +60,21 @@ pub(crate) struct Snapshots {
     list: RwLock<Vec<Arc<State>>>,
 }
 
-/// Keys that are listed, or let go of, at a time: writers may wait for that.
+/// Most keys that are listed, or let go of, at once: writers may wait for that.
 const PIECE: usize = 1_000;
-/// Bytes of keys that are listed at once: the table is locked meanwhile, and writers may wait for it.
+/// Bytes of keys after which a listing ends: the table is locked meanwhile, and writers may wait for it.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Saved keys that were listed together.
 pub(crate) struct Listed {
-    /// With their references.
+    /// The keys, with their references.
     pub keys: Vec<(Box<[u8]>, Ref)>,
-    /// Behind them are others.
+    /// Whether more saved keys follow.
     pub more: bool,
 }
 
 impl Listed {
-    /// The first of `found`, up to `most` and as many bytes of keys, one at least.
+    /// Takes the first of `found`: at least one, at most `most`, and none after [`PIECE_BYTES`] of keys.
     fn of<'a>(mut found: impl Iterator<Item = (&'a Box<[u8]>, &'a Arc<Retained>)>, most: usize) -> Listed {
         let (mut keys, mut bytes) = (Vec::new(), 0);
         for (key, retained) in found.by_ref() {
@@ -77,10 +91,10 @@ impl Listed {
 /// One snapshot as writers see it.
 pub(crate) struct State {
     version: AtomicU64,
-    /// When it was taken, in milliseconds since 1970, by the store's time; known as soon as the version is.
+    /// When the snapshot was taken, in milliseconds since 1970, by the store's time. Valid as soon as the version is.
     taken_ms: AtomicU64,
     created: Instant,
-    /// Nobody reads it any more, and nothing is saved for it.
+    /// The snapshot has ended: nobody reads it, and nothing is saved for it any more.
     ended: AtomicBool,
     saved: Mutex<HashMap<u32, Saved>>,
 }
@@ -88,28 +102,30 @@ pub(crate) struct State {
 /// Saved references of one keyspace, by key.
 type Saved = BTreeMap<Box<[u8]>, Arc<Retained>>;
 
-/// A superseded entry that some snapshot still shows; becomes garbage when the last one lets go.
+/// A superseded entry that some snapshot still shows. It becomes garbage when the last snapshot lets go of it.
 pub(crate) struct Retained {
     log: Arc<Log>,
-    /// A collector moves it.
+    /// Changes when a collector moves the entry.
     reference: AtomicU64,
 }
 
 impl Retained {
-    /// Where the entry is now. What it leads to stays readable under the caller's epoch pin.
+    /// Where the entry is now. The entry there stays readable under the caller's epoch pin.
     fn get(&self) -> Ref {
         Ref(self.reference.load(Ordering::Acquire))
     }
 
-    /// The entry was moved: from now on its copy is what counts as garbage in the end. Whoever moved it counts the place where it was.
+    /// Notes that the entry was moved: from now on its copy is what counts as garbage in the end. The mover counts the
+    /// old place.
     pub fn follow(&self, copy: Ref) {
         self.reference.store(copy.0, Ordering::Release);
     }
 }
 
 impl Drop for Retained {
-    /// Always under a pin that is older than the entry's absence from all snapshots: else its segment could be emptied, freed and in use again by now, and the count
-    /// would go to its next life, which might then pass for wholly dead.
+    /// Runs under a pin that is older than the entry's absence from all snapshots. Otherwise the entry's segment could
+    /// have been emptied, freed and reused by now. The count would go to its next life, which might then be taken for
+    /// wholly dead.
     fn drop(&mut self) {
         debug_assert!(epoch::is_pinned(), "the segment must not begin a new life");
         let reference = self.reference.load(Ordering::Acquire);
@@ -124,18 +140,22 @@ impl Snapshots {
         self.count.load(Ordering::SeqCst) != 0
     }
 
-    /// Saves `old` for every snapshot that shows it; `None` if none does. Call before installing the write of `version`, under the key's latch, and hold what is returned
-    /// until that is done: should a collector move the entry before, it must follow it ([`Retained::follow`]), even if the snapshots end meanwhile.
+    /// Saves `old` for every snapshot that shows it. Returns `None` if none does.
+    ///
+    /// Call under the key's latch, before installing the write of `version`, and hold the result until that is done. If
+    /// a collector moves the entry before, the result must follow it ([`Retained::follow`]), even if the snapshots end
+    /// meanwhile.
     #[cold]
     pub fn retain(&self, core: &Core, keyspace: &Keyspace, key: &[u8], old: Ref, version: u64) -> Option<Arc<Retained>> {
-        // What is damaged is kept, too: who asks for it gets the error.
+        // A damaged entry is kept, too: a reader of it gets the error.
         let old_version = core.log.readable_entry(old.0).map_or(0, |entry| core.log.version_of(old.0, &entry));
         let mut retained: Option<Arc<Retained>> = None;
         for snapshot in self.list.read().iter() {
             let shows = snapshot.wait_for_version();
             if old_version <= shows && version > shows && !snapshot.has_ended() {
                 let mut saved = snapshot.saved.lock();
-                // Again: what is saved before it ends it lets go of, under this lock.
+                // Checked again under this lock: the end of the snapshot takes it to let go of what was saved, and
+                // nothing may be saved after that.
                 if snapshot.has_ended() {
                     continue;
                 }
@@ -146,7 +166,8 @@ impl Snapshots {
         retained
     }
 
-    /// What some snapshot keeps of `key`, if it is at `reference`. All snapshots that show an entry share it.
+    /// Returns what some snapshot keeps of `key`, if that is at `reference`. All snapshots that show an entry share one
+    /// [`Retained`].
     pub fn retained(&self, keyspace: &Keyspace, key: &[u8], reference: Ref) -> Option<Arc<Retained>> {
         self.list.read().iter().find_map(|state| {
             let saved = state.saved.lock();
@@ -154,22 +175,25 @@ impl Snapshots {
         })
     }
 
-    /// Lets go of all entries of a keyspace that was dropped: they cannot be read any more, and collectors do not move them. Call when nothing is written there any
-    /// more, under a pin that is older than the drop.
+    /// Lets go of all entries of a dropped keyspace: they can no longer be read, and collectors do not move them. Call
+    /// when nothing is written there any more, under a pin that is older than the drop.
     pub fn forget(&self, keyspace: &Keyspace) {
         let states = self.list.read().clone();
         for state in states {
-            // One that ends meanwhile lets go of them with its table locked, so nothing of it is left when there is nothing left here.
+            // A snapshot that ends meanwhile lets go of entries with its table locked. So when none is left in the
+            // table, none is left at all.
             while state.let_go_of(|saved| saved.contains_key(&keyspace.info.id).then_some(keyspace.info.id)) {}
         }
     }
 
-    /// The lowest version that a snapshot shows, if there is one: the lowest that any shows from now on, if the caller has drawn a version before.
+    /// Returns the lowest version that a snapshot shows, if there is one. If the caller has drawn a version before, no
+    /// snapshot shows a lower one from now on.
     pub fn lowest_version(&self) -> Option<u64> {
         self.list.read().iter().map(|state| state.wait_for_version()).min()
     }
 
-    /// Whether what expires at this time had expired for all snapshots that will show the write of `version`, which was drawn before.
+    /// Whether an entry with this expiry had expired for all snapshots that will show the write of `version`, which the
+    /// caller has drawn before.
     #[cold]
     pub fn agree_that_expired(&self, expiry_ms: u64, version: u64) -> bool {
         let shows = |state: &Arc<State>| state.wait_for_version() >= version;
@@ -184,7 +208,7 @@ impl Snapshots {
 }
 
 impl State {
-    /// The version, once it is drawn: a matter of nanoseconds, unless the drawing thread was preempted.
+    /// Returns the version once it is drawn: within nanoseconds, unless the drawing thread was preempted.
     fn wait_for_version(&self) -> u64 {
         loop {
             match self.version.load(Ordering::Acquire) {
@@ -198,7 +222,8 @@ impl State {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// Lets go of some entries, of the keyspace that `which` names, with the table locked; false if it names none. Under a pin, see [`Retained`]'s drop.
+    /// Lets go of some entries of the keyspace that `which` names, with the table locked. Returns false if it names
+    /// none. Call under a pin, see [`Retained`]'s drop.
     fn let_go_of(&self, which: impl FnOnce(&HashMap<u32, Saved>) -> Option<u32>) -> bool {
         let mut saved = self.saved.lock();
         let Some(keyspace) = which(&saved) else { return false };
@@ -210,7 +235,7 @@ impl State {
         true
     }
 
-    /// Some keys that are saved, from a bound on.
+    /// Lists some of the saved keys, from a bound on.
     fn saved_behind(&self, keyspace: u32, from: Bound<&[u8]>) -> Vec<Box<[u8]>> {
         let saved = self.saved.lock();
         let keys = saved.get(&keyspace).map(|keys| keys.range::<[u8], _>((from, Bound::Unbounded)));
@@ -232,7 +257,7 @@ pub struct Snapshot {
 }
 
 impl Store {
-    /// Takes a snapshot: all writes acknowledged before are in it, all that begin afterwards are not. O(threads).
+    /// Takes a snapshot. All writes acknowledged before are in it, all that begin afterwards are not. O(threads).
     pub fn snapshot(&self) -> Snapshot {
         let core = self.core.clone();
         let state = Arc::new(State {
@@ -244,10 +269,10 @@ impl Store {
         });
         core.snapshots.list.write().push(state.clone());
         core.snapshots.count.fetch_add(1, Ordering::SeqCst);
-        // Behind the count, and before the version: see the module's head.
+        // After the count and before the version: see the module's head.
         let taken_ms = core.now_ms();
         if core.keyspaces.read().values().any(|keyspace| keyspace.expiries.are_there()) {
-            // Whoever judges later what has expired must not do so by an earlier time.
+            // A later judgement of expiry must not use an earlier time.
             core.remember_time(taken_ms);
         }
         state.taken_ms.store(taken_ms, Ordering::Relaxed);
@@ -262,24 +287,25 @@ impl Drop for Snapshot {
         let _pin = epoch::pin();
         self.state.ended.store(true, Ordering::SeqCst);
         self.core.snapshots.count.fetch_sub(1, Ordering::SeqCst);
-        // While it is in the list: whoever drops a keyspace lets go of what is kept of it, under a pin that may be older than this one, and must not miss any.
+        // While the snapshot is still in the list: a drop of a keyspace lets go of its entries, under a pin that may be
+        // older than this one, and must not miss any.
         while self.state.let_go_of(|saved| saved.keys().next().copied()) {}
         self.core.snapshots.list.write().retain(|state| !Arc::ptr_eq(state, &self.state));
     }
 }
 
 impl Snapshot {
-    /// The version it shows.
+    /// The version that the snapshot shows.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Calls `f` with the value that `key` had.
+    /// Calls `f` with the value that `key` had when the snapshot was taken.
     pub fn get_with<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         self.get_expiring(keyspace, key, |value, _| f(value))
     }
 
-    /// Calls `f` with the value that `key` had, and the time at which it expires, in milliseconds since 1970; 0: never.
+    /// Calls `f` with the value that `key` had, and its expiry in milliseconds since 1970; 0: never.
     pub fn get_expiring<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
         check_key(key)?;
         let hashed = self.core.hasher.key(key);
@@ -297,7 +323,7 @@ impl Snapshot {
                 Ok((!self.has_expired(expiry_ms)).then(|| f(entry.value, expiry_ms)))
             }
             None => {
-                // Again: a drop takes what was saved.
+                // Checked again: a drop of the keyspace discards what was saved.
                 keyspace.0.ensure_usable()?;
                 if current.is_none() {
                     self.core.ensure_absent(&keyspace.0, hashed)?;
@@ -308,7 +334,7 @@ impl Snapshot {
         }
     }
 
-    /// Whether what expires at this time had expired when the snapshot was taken.
+    /// Whether an entry with this expiry had expired when the snapshot was taken.
     pub(crate) fn has_expired(&self, expiry_ms: u64) -> bool {
         let has_expired = expiry_ms != 0 && expiry_ms <= self.taken_ms;
         if has_expired {
@@ -317,7 +343,8 @@ impl Snapshot {
         has_expired
     }
 
-    /// What is absent from the snapshot must be durably absent.
+    /// Makes everything up to the snapshot's version durable, if reads must check: what is absent from it must be
+    /// durably absent.
     pub(crate) fn settle(&self) -> Result<()> {
         let core = &self.core;
         if core.committer.reads_check() && self.version > core.committer.durable() {
@@ -326,7 +353,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// What the snapshot shows for `key`, given what the index holds now: a whole entry.
+    /// Returns the entry that the snapshot shows for `key`. `current` is what the index holds now, verified as
+    /// undamaged.
     pub(crate) fn shown(&self, keyspace: &Keyspace, key: &[u8], current: Ref) -> Option<Ref> {
         if current.is_some() && self.core.log.version_of(current.0, &self.core.log.entry(current.0)) <= self.version {
             return Some(current);
@@ -334,17 +362,18 @@ impl Snapshot {
         self.saved(keyspace, key)
     }
 
-    /// What the side table has for `key`.
+    /// Returns the side table's entry of `key`.
     pub(crate) fn saved(&self, keyspace: &Keyspace, key: &[u8]) -> Option<Ref> {
         self.state.lookup(keyspace.info.id, key)
     }
 
-    /// Some keys saved in the side table, in order, from behind this one on.
+    /// Lists some keys of the side table in order, beginning after `key`.
     pub(crate) fn saved_behind(&self, keyspace: &Keyspace, key: Option<&[u8]>) -> Vec<Box<[u8]>> {
         self.state.saved_behind(keyspace.info.id, key.map_or(Bound::Unbounded, Bound::Excluded))
     }
 
-    /// The first keys saved in the side table in `range`, which is not empty, in its direction, `most` at most: what the index may no longer hold.
+    /// Lists the first keys of the side table in `range`, in its direction, at most `most`; the index may no longer
+    /// hold them. `range` must not be empty.
     pub(crate) fn saved_between(&self, keyspace: &Keyspace, range: &ScanRange<'_>, most: usize) -> Listed {
         let saved = self.state.saved.lock();
         let Some(keys) = saved.get(&keyspace.info.id) else { return Listed { keys: Vec::new(), more: false } };

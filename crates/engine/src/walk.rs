@@ -1,7 +1,9 @@
 //! Walks over all keys of a keyspace, of either kind, in no particular order.
 //!
-//! Any number of threads may walk, beside writers. The epoch is pinned for one piece of a walk at a time, a few hundred to two thousand references, whose entries are requested ahead of their
-//! use: however many keys there are, what is freed meanwhile can be used again. Every key that is present throughout is met at least once. A walk changes nothing.
+//! Thread safety: any number of threads may walk, beside writers. The epoch is pinned for one piece of a walk at a
+//! time, a few hundred to two thousand references, whose entries are loaded ahead of their use. So space that is freed
+//! during a walk can be reused, however many keys there are. Every key that is present throughout is met at least once.
+//! Crash: a walk changes nothing.
 
 use crate::error::Result;
 use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle};
@@ -12,22 +14,23 @@ use hither_index::{Ref, Start};
 use hither_sync::epoch;
 use std::ops::ControlFlow;
 
-/// References of an ordered keyspace that are taken at once; of a hash keyspace it is a segment of its index.
+/// References of an ordered keyspace that are taken at once. Of a hash keyspace it is one segment of its index.
 const PIECE: usize = 256;
 
-/// Where a walk goes on.
+/// Where a walk continues.
 enum Place {
-    /// At a position of the hash index; both kinds begin at 0.
+    /// At a position of the hash index. Walks of both kinds begin at 0.
     Position(u64),
-    /// Behind a key.
+    /// After a key.
     After(Vec<u8>),
 }
 
 impl Core {
-    /// Calls `visit` with the references of `keyspace` until it breaks or fails; it is going to read that part of the entries. What it is given is good while it runs.
+    /// Calls `visit` with the references of `keyspace` until it breaks or fails. `part` is the part of the entries that
+    /// `visit` will read. A reference is valid only during the call.
     ///
     /// # Errors
-    /// [`crate::Error::KeyspaceDropped`], also if that happens on the way; and those of `visit`.
+    /// [`crate::Error::KeyspaceDropped`], also if the drop happens during the walk; the errors of `visit`.
     pub(crate) fn walk(&self, keyspace: &Keyspace, part: Part, mut visit: impl FnMut(Ref) -> Result<ControlFlow<()>>) -> Result<()> {
         let (mut next, mut refs) = (Some(Place::Position(0)), Vec::new());
         while let Some(place) = next {
@@ -40,7 +43,8 @@ impl Core {
         Ok(())
     }
 
-    /// The same for the references at `place`, which are put into `refs`; the place behind them, or `None` if there are no more. The caller is pinned.
+    /// Calls `visit` with the references at `place`, which are put into `refs`. Returns the place after them, or `None`
+    /// if there are no more. The caller holds a pin.
     fn visit_piece(
         &self,
         keyspace: &Keyspace,
@@ -55,7 +59,8 @@ impl Core {
         Ok(self.visit_ahead(refs, part, visit)?.map_continue(|()| behind))
     }
 
-    /// Takes the references at `place`; returns the place behind them, or `None` if there are no more. The caller is pinned.
+    /// Puts the references at `place` into `refs`. Returns the place after them, or `None` if there are no more. The
+    /// caller holds a pin.
     fn piece(&self, keyspace: &Keyspace, place: &Place, refs: &mut Vec<Ref>) -> Option<Place> {
         if let (AnyIndex::Hash(index), Place::Position(position)) = (&*keyspace.index, place) {
             return index.collect_segment(*position, refs).map(Place::Position);
@@ -68,7 +73,7 @@ impl Core {
             if refs.len() < wanted {
                 return None;
             }
-            // The key of an entry that is damaged says nothing of its place; who comes from before it meets it again.
+            // The key of a damaged entry does not show its place. A piece that begins before the entry meets it again.
             if let Some(last) = refs.iter().rev().find(|reference| self.ensure_whole(**reference).is_ok()) {
                 return Some(Place::After(self.log.key(last.0).to_vec()));
             }
@@ -77,9 +82,11 @@ impl Core {
     }
 }
 
-/// The keys of a keyspace as a snapshot shows it, a piece at a time, in no particular order. Between two pieces nothing is held: whoever takes them may write, also to another store.
+/// The keys of a keyspace as a snapshot shows it, a piece at a time, in no particular order. Nothing is held between
+/// two pieces, so the caller may write meanwhile, also to another store.
 ///
-/// Every key that the snapshot shows comes at least once; one that is changed meanwhile may come again, and some come that the snapshot does not show. Look each up.
+/// Every key that the snapshot shows comes at least once. A key that is changed meanwhile may come again, and keys may
+/// come that the snapshot does not show: look each up.
 pub struct KeyPieces<'a> {
     snapshot: &'a Snapshot,
     keyspace: &'a KeyspaceHandle,
@@ -89,27 +96,27 @@ pub struct KeyPieces<'a> {
 /// First the index, then what was saved: a key that has left the index since was saved before.
 enum Next {
     Index(Place),
-    /// From behind this key on.
+    /// After this key; `None`: from the beginning.
     Saved(Option<Box<[u8]>>),
     End,
 }
 
 impl Snapshot {
-    /// See [`KeyPieces`]. Each piece is O(its keys).
+    /// Lists the keys of a keyspace: see [`KeyPieces`]. Each piece is O(its keys).
     pub fn key_pieces<'a>(&'a self, keyspace: &'a KeyspaceHandle) -> KeyPieces<'a> {
         KeyPieces { snapshot: self, keyspace, next: Next::Index(Place::Position(0)) }
     }
 }
 
 impl KeyPieces<'_> {
-    /// Whether all came that nobody has changed meanwhile: what comes now may have come before.
+    /// Whether all keys have come that nobody changed meanwhile. A key that comes from now on may have come before.
     pub fn has_met_all(&self) -> bool {
         !matches!(self.next, Next::Index(_))
     }
 
     fn piece(&mut self) -> Result<Vec<Vec<u8>>> {
         let (core, keyspace) = (&*self.snapshot.core, &*self.keyspace.0);
-        // Keys that are not listed.
+        // For keys that are not listed: they must be durably absent.
         self.snapshot.settle()?;
         let _pin = epoch::pin();
         let mut keys = Vec::new();
@@ -124,7 +131,7 @@ impl KeyPieces<'_> {
             }
             Next::Saved(behind) => {
                 let saved = self.snapshot.saved_behind(keyspace, behind.as_deref());
-                // Afterwards: a drop takes what was saved.
+                // Checked afterwards: a drop of the keyspace discards what was saved.
                 keyspace.ensure_usable()?;
                 keys.extend(saved.iter().map(|key| key.to_vec()));
                 self.next = saved.into_iter().next_back().map_or(Next::End, |last| Next::Saved(Some(last)));

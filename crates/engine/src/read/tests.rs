@@ -2,14 +2,15 @@ use super::*;
 use crate::options::{Expiry, Options, WriteOptions};
 use crate::{Condition, Kind};
 
-/// A key of 1 to 40 bytes, all numbers different.
+/// A key of 1 to 40 bytes, different for each number.
 fn key_of(number: u32) -> Vec<u8> {
     let mut key = format!("{number:x}").into_bytes();
     key.resize(key.len().max(number as usize % 41), b'.');
     key
 }
 
-/// Of most keys of any length but eight, in hash keyspaces, it says what they have; of what expires, is gone or was never there nothing.
+/// In hash keyspaces `peek_string` finds most keys that are not eight bytes long. It finds none that expires, is
+/// deleted or never existed.
 #[test]
 fn strings_are_found_where_most_are() {
     let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();

@@ -25,7 +25,7 @@ fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64, value: u8) {
     store.write_wait(keyspace, &key.to_be_bytes(), Some(&[value; 40])).unwrap();
 }
 
-/// Regression: what a snapshot had told to be gone was there again once the clock was set back.
+/// Regression: a key that a snapshot had reported absent because it had expired was back once the clock was set back.
 #[test]
 fn what_a_snapshot_told_to_have_expired_stays_so() {
     for kind in [Kind::Hash, Kind::Ordered] {
@@ -47,8 +47,8 @@ fn what_a_snapshot_told_to_have_expired_stays_so() {
     }
 }
 
-/// Regression: a snapshot read a time that nobody remembered. Once the clock was set back, a write found what had expired for the snapshot, and replaced it: the snapshot, taken before, showed
-/// nothing in its place.
+/// Regression: nobody remembered the time that a snapshot had read. Once the clock was set back, a write found alive
+/// what had expired for the snapshot, and replaced it. The snapshot, although taken before the write, showed nothing.
 #[test]
 fn what_has_expired_for_a_snapshot_has_for_later_writes() {
     let store = open(CollectorKind::Batched);
@@ -64,12 +64,13 @@ fn what_has_expired_for_a_snapshot_has_for_later_writes() {
     assert_eq!((replaced, shown), (false, None));
 }
 
-/// A snapshot that ends beside the drop of a keyspace has left the list, so that [`Snapshots::forget`] does not meet it, while it keeps entries of the keyspace still; its
-/// pin is younger than the stamp of a segment that was emptied of them.
+/// A snapshot that ends during the drop of a keyspace has left the list, so that [`Snapshots::forget`] does not meet
+/// it, while it still keeps entries of the keyspace. Its pin is younger than the stamp of a segment that was emptied of
+/// them.
 #[test]
 fn a_snapshot_that_ends_beside_a_drop_counts_nothing_in_a_next_life() {
     for collector in [CollectorKind::Batched, CollectorKind::Chain] {
-        // Should the drop have been too fast, there is nothing to be seen.
+        // Does not count if the drop was too fast.
         assert!((0..20).any(|_| end_beside_a_drop(collector)), "{collector:?}");
     }
 }
@@ -80,7 +81,7 @@ fn end_beside_a_drop(collector: CollectorKind) -> bool {
     let core = &store.core;
     let kept = store.create_keyspace("kept", Kind::Hash).unwrap();
     let passing = store.create_keyspace("passing", Kind::Hash).unwrap();
-    // Half garbage: worth a pass.
+    // Half garbage, so that a pass is worth it.
     (0..2 * SHOWN).for_each(|number| put(&store, &passing, number / 2, 1));
     // So that the drop takes long.
     (SHOWN..200_000).for_each(|key| put(&store, &passing, key, 1));
@@ -95,11 +96,11 @@ fn end_beside_a_drop(collector: CollectorKind) -> bool {
         }
         core.collect(None, Need::Some, Turn::Round).unwrap();
         if !core.log.has_retiring() {
-            // Nothing was emptied while the drop lasted.
+            // Nothing was emptied during the drop.
             dropping.join().unwrap();
             return false;
         }
-        // Holds the end of the snapshot up where it is about to let go of what it kept.
+        // Holds up the end of the snapshot where it is about to let go of what it kept.
         let saved = state.saved.lock();
         if !saved.contains_key(&passing.0.info.id) {
             drop(saved);
@@ -110,9 +111,9 @@ fn end_beside_a_drop(collector: CollectorKind) -> bool {
         while core.snapshots.any() {
             std::thread::yield_now();
         }
-        // It has left the list by then, or waits.
+        // By then the snapshot has left the list, or waits.
         std::thread::sleep(Duration::from_millis(5));
-        // The drop must wait for it, or do it itself.
+        // The drop must wait for the snapshot, or let go of the entries itself.
         let begun = Instant::now();
         while !dropping.is_finished() && begun.elapsed() < Duration::from_secs(2) {
             std::thread::sleep(Duration::from_millis(1));
@@ -128,7 +129,8 @@ fn end_beside_a_drop(collector: CollectorKind) -> bool {
     in_time
 }
 
-/// Regression: the end of a snapshot held up all writers of what others showed for as long as it let go of what it had kept.
+/// Regression: while a snapshot that ended let go of what it had kept, it held up all writers of keys that other
+/// snapshots showed.
 #[test]
 fn a_snapshot_that_ends_holds_up_no_writer() {
     let store = open(CollectorKind::Batched);
@@ -144,7 +146,7 @@ fn a_snapshot_that_ends_holds_up_no_writer() {
         while store.core.snapshots.count.load(Ordering::SeqCst) > 1 {
             std::thread::yield_now();
         }
-        // It waits for the lock by then, with whatever it holds.
+        // By then the end waits for the lock, with everything that it holds.
         std::thread::sleep(Duration::from_millis(50));
         let (store, keyspace) = (&store, &keyspace);
         scope.spawn(move || {
@@ -161,7 +163,8 @@ fn a_snapshot_that_ends_holds_up_no_writer() {
     assert!(store.check().unwrap().is_sound());
 }
 
-/// Keys that were deleted since are in the side table only; a drop of the keyspace takes them from there while the keys are being listed.
+/// Keys that were deleted since are in the side table only. A drop of the keyspace takes them from there while the keys
+/// are being listed.
 #[test]
 fn a_list_of_keys_beside_a_drop_is_whole_or_refused() {
     const KEYS: u64 = 20_000;
@@ -185,7 +188,8 @@ fn a_list_of_keys_beside_a_drop_is_whole_or_refused() {
     assert!(refused > 0);
 }
 
-/// Of two keys that expire at once, a snapshot must not show one and lack the other, which was swept a moment before its version was drawn and after its time was read.
+/// Two keys expire at the same time. A snapshot must not show one and lack the other, which was swept just after the
+/// snapshot's time was read and just before its version was drawn.
 #[test]
 fn what_a_snapshot_would_show_alive_is_not_swept_below_it() {
     let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
@@ -198,12 +202,13 @@ fn what_a_snapshot_would_show_alive_is_not_swept_below_it() {
     assert!(agree(taken_ms + 1, version));
 }
 
-/// Regression: for a pair that was asked for, hundreds of saved keys were copied, of whatever length, with the table locked that writers wait for.
+/// Regression: to get one pair, hundreds of saved keys of any length were copied, with the table locked that writers
+/// wait for.
 #[test]
 fn of_saved_keys_few_are_listed_at_once_and_none_is_left_out() {
     let store = open(CollectorKind::Batched);
     let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
-    // Some are so long that a few of them are as many as are listed; a stretch between them stays in the index.
+    // Some keys are so long that a few of them end a listing. A stretch between them stays in the index.
     let key_of = |number: u32| {
         let mut key = number.to_be_bytes().to_vec();
         key.resize(if number.is_multiple_of(5) { 60_000 } else { 8 }, b'x');
