@@ -1,20 +1,33 @@
 //! Durability of writes that their own fence does not make durable: group commit on files, late flushes on persistent memory.
 //!
-//! One rule serves all media. A *commit* draws a stable version S (everything ≤ S is installed and nothing ≤ S will come), makes all that was
-//! written durable (files: one data sync per pool; persistent memory: flush the remembered ranges and fence), and publishes S as the durable
-//! version. Whoever waits for a version waits until the durable version reaches it; one of the waiters leads, the others' writes ride along.
+//! One rule serves all media. A *commit* draws a stable version S (everything at or below S is installed, and no
+//! further write will get such a version). It makes everything that was written durable (files: one data sync per pool;
+//! persistent memory: flush the remembered ranges and fence). Then it publishes S as the durable version. A thread that
+//! needs a version to be durable waits until the durable version reaches it. One of the waiters leads; the writes of
+//! the others ride along.
 //!
-//! A leader that was woken together with others waits a moment for them to write again, or the group would fall apart into halves that
-//! take turns: until as many wait as last time, at most [`GATHER`].
+//! A leader that was woken together with others waits a moment for them to write again, until as many wait as last
+//! time, at most [`GATHER`]. Otherwise the group would fall apart into halves that take turns.
 //!
-//! Callbacks may use the store. So whoever leads a commit with locks of the store held, as reclaiming and checkpoints do, or
-//! under an epoch pin, as reads do, leaves them to others.
+//! # Callbacks
 //!
-//! A callback that leads commits, or asks for more callbacks, has none run inside itself: they are left to the thread in the background, or, where there is none, run when it has returned, one after the other. So a
-//! chain of callbacks nests no deeper than one, and keeps nobody who merely led a commit: the thread in the background goes on with it.
+//! Callbacks may use the store. So a thread leaves them to others if it leads a commit with locks of the store held, as
+//! reclaiming and checkpoints do, or under an epoch pin, as reads do.
 //!
-//! A failed sync poisons the store (`docs/durability.md`): the pages may be marked clean, so no later sync may claim them. Every waiter gets the error and
-//! the store turns read-only.
+//! No callback runs inside another one. If a callback leads a commit or asks for another callback, the callbacks that
+//! become due are left to the background thread. Where there is none, they run one after the other when the callback
+//! has returned. So a chain of callbacks nests no deeper than one. Nor does it keep a thread that merely led a commit:
+//! the background thread continues it.
+//!
+//! # Failed syncs
+//!
+//! A failed sync poisons the store (`docs/durability.md`): its pages may be marked clean, so no later sync may claim
+//! them. Every waiter gets the error, and the store turns read-only.
+//!
+//! # Thread safety, crashes
+//!
+//! Any number of threads may ask for commits; one leads at a time. The durable version is in DRAM: recovery reads what
+//! has reached the medium.
 
 use crate::error::{Error, Result};
 use crate::options::Durability;
@@ -30,23 +43,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a leader waits for the group of last time: below the time of a sync on any device that needs one.
+/// How long a leader waits for the group of last time. Shorter than a sync on any device that needs one.
 const GATHER: Duration = Duration::from_micros(100);
 
-/// Called once the write is durable or will not be.
+/// Called once the write is durable, or can no longer become durable.
 pub type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// A callback whose time has come, and why its write failed, if it did.
+/// A callback that is due, and why its write failed, if it did.
 type Due = (Callback, Option<String>);
 
 /// Shared durability state.
 pub(crate) struct Committer {
     durable: AtomicU64,
-    /// Writes are refused: a sync failed, or the store was closed, or opened to be read only.
+    /// Writes are refused: a sync failed, the store was closed, or it was opened read-only.
     refusing: AtomicBool,
-    /// The store was opened to be read only.
+    /// The store was opened read-only.
     read_only: bool,
-    /// A read must check that what it found is durable.
+    /// Reads must check that what they found is durable.
     reads_check: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
@@ -54,9 +67,10 @@ pub(crate) struct Committer {
     pub recent_deletes: RecentDeletes,
     pub commits: AtomicU64,
     pub requested: AtomicU64,
-    /// A thread in the background runs callbacks.
+    /// Counts the background threads that run callbacks.
     in_background: Attendance,
-    /// No thread could be started that would make durable what it is asked for: whoever asks does it.
+    /// The background thread that makes writes durable on request could not be started: a thread that asks commits
+    /// itself.
     alone: AtomicBool,
     /// Wakes the background committer.
     pub wake: Condvar,
@@ -68,11 +82,11 @@ struct State {
     leading: bool,
     /// Threads inside `commit`, the leader included.
     waiting: usize,
-    /// How many there were when the last commit began.
+    /// Number of threads inside `commit` when the last commit began.
     last_group: usize,
     error: Option<String>,
     callbacks: BTreeMap<u64, Vec<Callback>>,
-    /// What is to be called now, with this outcome, by whoever may.
+    /// Callbacks to be run now, with their outcomes, by the next thread that may run callbacks.
     ready: Vec<Due>,
 }
 
@@ -81,7 +95,8 @@ struct State {
 enum Caller {
     /// Run callbacks.
     Free,
-    /// Not that: it holds locks of the store, which what is called may want, too, or a pin, under which no space can be made.
+    /// Not run callbacks: it holds locks of the store, which callbacks may take, or a pin, under which no space can be
+    /// made; or it runs a callback, and the background thread runs those that become due.
     Holding,
 }
 
@@ -104,7 +119,7 @@ impl Committer {
         }
     }
 
-    /// Everything at or below this version is durable.
+    /// The durable version: everything at or below it is durable.
     pub fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
@@ -115,22 +130,23 @@ impl Committer {
         self.reads_check.load(Ordering::Relaxed)
     }
 
-    /// From now on there may be entries that are installed before they are durable.
+    /// Makes reads check durability from now on. Call before installing an entry that may not be durable yet.
     pub fn note_relaxed_write(&self, log: &Log) {
-        // Acquire: who sees it set sees the reason noted, and so does who sees what is installed afterwards.
+        // Acquire: a thread that sees the flag set sees the reason noted, and so does one that sees what is installed
+        // afterwards.
         if !self.reads_check.load(Ordering::Acquire) {
             log.note_reason();
             self.reads_check.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Refuses if an earlier sync failed, or the store was closed or opened to be read only. Call inside a writer section.
+    /// Fails if a sync has failed, or the store was closed or opened read-only. Call inside a writer section.
     #[inline(always)]
     pub fn ensure_writable(&self) -> Result<()> {
         if self.refuses() { Err(self.refusal()) } else { Ok(()) }
     }
 
-    /// Whether [`Committer::ensure_writable`] refuses.
+    /// Whether [`Committer::ensure_writable`] fails.
     #[inline(always)]
     pub fn refuses(&self) -> bool {
         self.refusing.load(Ordering::Relaxed)
@@ -144,7 +160,7 @@ impl Committer {
         self.state.lock().error.clone().map_or(Error::Closed, Error::ReadOnly)
     }
 
-    /// No write is taken from the beginning.
+    /// Refuses writes from the beginning, for a store that is opened read-only.
     pub fn forbid_writes(&mut self) {
         self.read_only = true;
         self.refuse_writes();
@@ -155,7 +171,8 @@ impl Committer {
         self.state.lock().error.clone().map_or(Ok(()), |error| Err(Error::ReadOnly(error)))
     }
 
-    /// A sync failed that was not one of a commit: as if it had been. Callbacks are left to the thread in the background, or whoever comes next: the caller may hold locks.
+    /// Reports a sync that failed outside a commit, with the same consequences as one of a commit. The caller may hold
+    /// locks, so callbacks are left to the background thread, or to the next thread that may run them.
     pub fn fail(&self, error: &Error) {
         let mut state = self.state.lock();
         self.give_up(&mut state, error);
@@ -163,18 +180,20 @@ impl Committer {
         self.see_to_ready(Caller::Holding, &mut state);
     }
 
-    /// Refuses writes from now on; false if they were refused already.
+    /// Refuses writes from now on. Returns false if they were refused already.
     pub fn refuse_writes(&self) -> bool {
         !self.refusing.swap(true, Ordering::SeqCst)
     }
 
-    /// Returns once `version` is durable, leading a commit if nobody does. Call outside writer sections and latches.
+    /// Returns once `version` is durable. Leads a commit if no other thread does. Call outside writer sections and
+    /// without latches.
     pub fn commit(&self, log: &Log, version: u64) -> Result<()> {
         let caller = || if epoch::is_pinned() || self.leaves_callbacks() { Caller::Holding } else { Caller::Free };
         self.commit_as(caller, log, version)
     }
 
-    /// The same for who holds locks of the store: callbacks are left to the thread in the background, or whoever comes next.
+    /// As [`Committer::commit`], for a caller that holds locks of the store. Callbacks are left to the background
+    /// thread, or to the next thread that may run them.
     pub fn commit_with_locks(&self, log: &Log, version: u64) -> Result<()> {
         self.commit_as(|| Caller::Holding, log, version)
     }
@@ -191,27 +210,27 @@ impl Committer {
         outcome
     }
 
-    /// Whether the calling thread runs a callback, and another thread may run what comes of that.
+    /// Whether the calling thread runs a callback, and a background thread can run those that become due meanwhile.
     fn leaves_callbacks(&self) -> bool {
         is_in_callback() && self.in_background.any()
     }
 
-    /// No thread in the background could be started.
+    /// Notes that no background thread could be started.
     pub fn note_alone(&self) {
         self.alone.store(true, Ordering::Release);
     }
 
-    /// Whether whoever asks for a commit has to make it.
+    /// Whether a thread that asks for a commit must make it itself.
     pub fn is_alone(&self) -> bool {
         self.alone.load(Ordering::Acquire)
     }
 
-    /// Runs `f`, which runs callbacks from time to time, in the background.
+    /// Runs `f`, a background loop that runs callbacks from time to time.
     pub fn while_in_background(&self, f: impl FnOnce()) {
         self.in_background.during(f);
     }
 
-    /// Runs the callbacks that others have left. Call with no lock of the store held.
+    /// Runs the callbacks that other threads have left. Call with no lock of the store held.
     pub fn call_back(&self) {
         Self::run_ready(&mut self.state.lock());
     }
@@ -223,7 +242,7 @@ impl Committer {
         }
     }
 
-    /// After a commit: runs the callbacks that are ready, or leaves them.
+    /// After a commit: runs the callbacks that are due, or leaves them to the background thread.
     fn see_to_ready(&self, caller: Caller, state: &mut MutexGuard<'_, State>) {
         match caller {
             Caller::Free => Self::run_ready(state),
@@ -237,7 +256,7 @@ impl Committer {
             if caller == Caller::Free {
                 Self::run_ready(state);
             }
-            // First of all: what is durable stays so, whatever failed since.
+            // Checked first: a durable version stays durable, whatever has failed since.
             if self.durable() >= version {
                 return Ok(());
             }
@@ -252,7 +271,8 @@ impl Committer {
             Self::gather(state);
             let led = MutexGuard::unlocked(state, || catch_unwind(AssertUnwindSafe(|| self.lead(log))));
             state.leading = false;
-            // What a commit has done that panicked nobody knows: as if a sync had failed. The others must not wait for it for ever.
+            // Nobody knows what a commit that panicked has done, so it counts as a failed sync. Others must not wait
+            // for it for ever.
             let (outcome, panic) = match led {
                 Ok(outcome) => (outcome, None),
                 Err(panic) => (Err(Error::Io("a commit panicked".to_owned())), Some(panic)),
@@ -267,7 +287,7 @@ impl Committer {
         }
     }
 
-    /// Waits until as many threads wait as last time, or the time is up.
+    /// Waits until as many threads wait as last time, or [`GATHER`] has passed.
     fn gather(state: &mut MutexGuard<'_, State>) {
         if state.last_group > 1 {
             let end = Instant::now() + GATHER;
@@ -301,21 +321,22 @@ impl Committer {
         }
     }
 
-    /// Nothing becomes durable any more; those who wait are to hear of it.
+    /// After a failed sync: refuses writes, keeps the reason for those who wait, and makes all callbacks due with it.
     fn give_up(&self, state: &mut State, error: &Error) {
         self.refusing.store(true, Ordering::SeqCst);
-        // What a read-only store is, is said again when it is told.
+        // Only the reason: [`Error::ReadOnly`] adds its text again when the error is reported.
         let why = if let Error::ReadOnly(why) = error { why.clone() } else { error.to_string() };
         let waiting = std::mem::take(&mut state.callbacks);
         state.ready.extend(waiting.into_values().flatten().map(|callback| (callback, Some(why.clone()))));
         state.error = Some(why);
     }
 
-    /// Has `version` made durable soon by the background committer, or now where there is none. An error poisons the store. Call outside writer sections and latches.
+    /// Has the background committer make `version` durable soon, or does it now where there is none. An error poisons
+    /// the store. Call outside writer sections and without latches.
     pub fn request(&self, log: &Log, version: u64) {
         if self.is_alone() {
             let _ = self.commit(log, version);
-            // Others, with locks held, may have made it durable and left the callbacks to whoever comes next.
+            // Others, with locks held, may have made it durable and left the callbacks to the next thread.
             if !epoch::is_pinned() {
                 self.call_back();
             }
@@ -355,8 +376,9 @@ impl Committer {
     }
 }
 
-/// Runs them all, or, inside another callback, leaves them until that has returned. A panic of one ends that one only: it must reach neither the others nor whoever happened to lead the commit,
-/// such as the thread in the background.
+/// Runs the callbacks, or, inside another callback, leaves them until that has returned. A panic ends the callback that
+/// panics only. It must reach neither the other callbacks nor the thread that happened to lead the commit, such as the
+/// background thread.
 fn run_callbacks(callbacks: Vec<Due>) {
     if CALLS_BACK.replace(true) {
         let mut left = ManuallyDrop::into_inner(LEFT.take());
@@ -367,7 +389,7 @@ fn run_callbacks(callbacks: Vec<Due>) {
     while !next.is_empty() {
         for (callback, error) in next {
             let outcome = error.map_or(Ok(()), |error| Err(Error::ReadOnly(error)));
-            // The hook for panics has reported it.
+            // The panic hook has reported it.
             let _ = catch_unwind(AssertUnwindSafe(|| callback(outcome)));
         }
         next = ManuallyDrop::into_inner(LEFT.take());
@@ -378,19 +400,22 @@ fn run_callbacks(callbacks: Vec<Due>) {
 thread_local! {
     /// Whether this thread runs callbacks of tickets.
     static CALLS_BACK: Cell<bool> = const { Cell::new(false) };
-    /// What this thread calls when the callback has returned that it runs: empty otherwise. Without a destructor, so that it can be had while the thread ends.
+    /// Callbacks that this thread runs when the one that it is running has returned; empty otherwise. Without a
+    /// destructor, so that it can be used while the thread ends.
     static LEFT: Cell<ManuallyDrop<Vec<Due>>> = const { Cell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// Whether this thread runs a callback of a ticket: then it may be one that the store's own work waits for, and may hold what that work takes.
+/// Whether this thread runs a callback of a ticket. If so, the store's own work may be waiting for this thread, and
+/// this thread may hold locks that such work takes.
 pub(crate) fn is_in_callback() -> bool {
     CALLS_BACK.get()
 }
 
 /// A write that was made and may not be durable yet.
 ///
-/// Dropping it neither undoes the write nor waits: the thread in the background has been asked to make the write durable, at once or within its interval (at the level `process`: not at all), and
-/// nobody is told if that fails but those who write afterwards. While it lives it keeps the store's files open and locked.
+/// Dropping a ticket neither undoes the write nor waits. The background thread has been asked to make the write
+/// durable, at once or within its interval (at the level `process`: not at all). If that fails, only later writes
+/// report it. A ticket keeps the store's files open and locked while it lives.
 #[derive(Clone)]
 #[must_use = "a ticket says when the write is durable"]
 pub struct Ticket {
@@ -399,7 +424,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// A ticket that is durable already at the level asked for.
+    /// A ticket of a write that is already durable at the level asked for.
     pub(crate) fn durable(version: u64) -> Ticket {
         Ticket { core: None, version }
     }
@@ -418,7 +443,7 @@ impl Ticket {
         self.core.as_ref().is_none_or(|core| core.committer.durable() >= self.version)
     }
 
-    /// Waits until the write is durable, leading a commit if nobody does.
+    /// Waits until the write is durable. Leads a commit if no other thread does.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] if a sync failed.
@@ -426,9 +451,12 @@ impl Ticket {
         self.core.as_ref().map_or(Ok(()), |core| core.committer.commit(&core.log, self.version))
     }
 
-    /// Calls `f` once the write is durable or can no longer become so; at once if that is known. `f` runs on a thread that led a commit or waited for one, perhaps
-    /// one of the store's, but inside no other callback, and must not block: to close, check, compact, copy or reclaim the store, to take a checkpoint, or to make, drop or rename keyspaces is refused there ([`Error::InsideCallback`]). If it panics,
-    /// that is reported as for a thread that panics, and goes no further.
+    /// Calls `f` once the write is durable or can no longer become so; at once if that is known already.
+    ///
+    /// `f` runs on a thread that led a commit or waited for one, perhaps one of the store's, but inside no other
+    /// callback. It must not block. Inside it, closing, checking, compacting, copying or reclaiming the store, taking a
+    /// checkpoint, and creating, dropping or renaming keyspaces fail with [`Error::InsideCallback`]. If `f` panics, the
+    /// panic hook reports that, and the panic goes no further.
     pub fn on_durable(self, f: impl FnOnce(Result<()>) + Send + 'static) {
         match &self.core {
             None => run_callbacks(vec![(Box::new(f), None)]),

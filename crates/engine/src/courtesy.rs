@@ -1,40 +1,45 @@
-//! What the thread in the background does before it leads a commit: it lets the threads run that wait for its processor, so that what they write rides along.
+//! What the background thread does before it leads a commit: it lets the threads run that wait for its processor, so
+//! that their writes ride along.
 //!
-//! On a busy machine a sync is asked for by whoever wrote first, and the others, who would write within some microseconds, wait for a processor that the sync then takes: groups stay
-//! small, and each sync costs processor time that the writers need. So the thread gives its processor away until nobody wants it, or for [`LONGEST`]. On a processor
-//! with nothing else to do that is one call that returns at once.
+//! On a busy machine the first writer of a group asks for a sync. The others, which would write within some
+//! microseconds, wait for a processor, and the sync takes it. So groups stay small, and each sync costs processor time
+//! that the writers need. Therefore the background thread gives its processor away until no thread wants it, or for
+//! [`LONGEST`]. On a processor with nothing else to do this is one call that returns at once.
 //!
-//! Giving way is only good among threads that run for a short time each. One that does not stop of itself (a collector, another program) keeps the processor for a whole
-//! slice of the scheduler, some milliseconds. So after a turn that took longer than [`TOO_LONG`] there is none for [`REST`]. A commit is put off by at most
-//! [`LONGEST`] and one turn.
+//! Giving way is good only among threads that run for a short time each. A thread that does not stop by itself (a
+//! collector, another program) keeps the processor for a whole slice of the scheduler, some milliseconds. So after a
+//! turn that took longer than [`TOO_LONG`] there is none for [`REST`]. A commit is put off by at most [`LONGEST`] and
+//! one turn.
 //!
-//! Thread safety: each committing thread has its own.
+//! Thread safety: each committing thread has a [`Courtesy`] of its own.
 
 use std::time::{Duration, Instant};
 
-/// How long others are let run: about a sync on a fast device.
+/// How long other threads are let run: about as long as a sync on a fast device.
 const LONGEST: Duration = Duration::from_micros(100);
-/// A call that returned within this let nobody run; it takes 0.3 µs then.
+/// A call that returned within this time let no thread run: it takes 0.3 µs then.
 const NOBODY: Duration = Duration::from_nanos(1500);
-/// Longer than threads that serve clients, and these, run at a time: half a millisecond mostly, with fifty clients on two processors. (With 0.6 ms, and 3 µs above, half of the gain is lost.)
+/// Longer than threads that serve clients, and the clients, run at a time: mostly half a millisecond, with fifty
+/// clients on two processors. (With 0.6 ms here, and 3 µs above, half of the gain is lost.)
 const TOO_LONG: Duration = Duration::from_millis(1);
-/// How long nobody is let run after that: the milliseconds that it has cost are then some thousandths.
+/// How long no thread is let run after that, so that the milliseconds that such a turn costs are some thousandths of
+/// the time.
 const REST: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Courtesy {
-    /// Until then nobody is let run.
+    /// No thread is let run before this time.
     rests_until: Option<Instant>,
 }
 
 impl Courtesy {
-    /// Lets others run for a moment, if there are some.
+    /// Lets other threads run for a moment, if any are waiting for the processor.
     pub fn let_others_write(&mut self) {
         self.let_others(Instant::now, std::thread::yield_now);
     }
 
-    /// The same with another clock and another scheduler, for tests.
+    /// As [`Courtesy::let_others_write`], with another clock and another scheduler, for tests.
     fn let_others(&mut self, mut now: impl FnMut() -> Instant, mut give_way: impl FnMut()) {
         let began = now();
         if self.rests_until.is_some_and(|until| began < until) {
@@ -62,7 +67,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// The turns that are given when each takes what `takes` says for its number; `clock` goes on by these.
+    /// Counts the turns that are given if turn number n takes `takes(n)`. `clock` advances by these times.
     fn turns(courtesy: &mut Courtesy, clock: &Cell<Instant>, takes: impl Fn(u32) -> Duration) -> u32 {
         let given = Cell::new(0);
         courtesy.let_others(

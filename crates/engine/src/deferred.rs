@@ -1,21 +1,31 @@
-//! Operations that never wait for durability: for servers, where a thread that sleeps in a sync would hold up all its connections.
+//! Operations that never wait for durability. They are for servers, where a thread that sleeps in a sync would hold up
+//! all its connections.
 //!
-//! Each says what it *rests on*: the version that must be durable before its outcome may be told to anyone who expects what is told to survive
-//! (`docs/durability.md`). 0 means that it may be told at once. [`Store::ticket_at`] turns the largest such version of many operations into one ticket.
+//! Each operation returns the version that it *rests on*. Until that version is durable, its outcome must not be
+//! reported to anyone who expects what is reported to survive (`docs/durability.md`). 0 means that it may be reported
+//! at once. [`Store::ticket_at`] turns the largest such version of many operations into one ticket.
 //!
-//! What an operation rests on covers all that it saw: for a write its own version (the watermark moves in version order, so what it overwrote is
-//! durable with it), for a read the entry's version, for what was absent the last delete under the key's latch.
+//! The version covers everything that the operation saw. For a write it is the write's own version: the watermark moves
+//! in version order, so what the write replaced is durable with it. For a read it is the entry's version, and for an
+//! absent key the last delete under the key's latch.
 //!
 //! # Batches are seen whole
 //!
-//! A batch is installed key by key. Whoever has seen one member by [`Store::peek_with`] or [`Store::scan_deferred`] sees every member, or what came after it,
-//! in all later operations: a lookup that meets a member waits until its latch is free, which is so only once the whole batch is installed,
-//! since a batch holds all of its latches until then. The same goes for a key that is absent, by a batch's delete perhaps. (Copies that a
-//! collector made have no tag: it starts from what is settled, thus installed.) An entry that is no batch's pays for a test of a bit.
-//! A scan waits for what it finds, not for what it does not find. The wait is as long as an installation, or as the writer is preempted in one or opens a segment; a
-//! holder of latches waits for no reader. Keys that have expired are waited for in the same way, by all reads ([`Core::after_expired`]).
+//! A batch is installed key by key. A client that has seen one member by [`Store::peek_with`] or
+//! [`Store::scan_deferred`] sees every member, or what came after it, in all later operations. The reason is that a
+//! lookup that meets a member waits until its latch is free, and a batch holds all of its latches until it is installed
+//! as a whole. The same holds for a key that is absent, perhaps by a batch's delete. Copies that a collector made have
+//! no batch tag: a collector copies only what is settled, and so installed. An entry without a tag costs the test of a
+//! bit.
 //!
-//! Where the thread that commits could not be started, whoever asks for a commit makes it, and does wait.
+//! A scan waits for what it finds, not for what it does not find. The wait lasts as long as the installation, including
+//! the time in which the writer is preempted in it or opens a segment. A holder of latches waits for no reader. All
+//! reads wait in the same way for keys that they find expired ([`Core::after_expired`]).
+//!
+//! If the thread that commits could not be started, a thread that asks for a commit makes it itself, and does wait.
+//!
+//! Thread safety: any number of threads. Crash: as for the operations that wait; an outcome that rests on a version
+//! that is not durable may be lost.
 
 use crate::batch::Batch;
 use crate::commit::Ticket;
@@ -30,34 +40,34 @@ use hither_log::EntryView;
 use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
 
-/// References that a scan takes at once.
+/// Number of references that a scan takes at once.
 const GROUP: usize = 64;
 
-/// What is known of an entry besides its value.
+/// What is known of an entry besides its key and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Found {
-    /// Its version, for conditions.
+    /// Version of the entry, for conditions.
     pub version: u64,
-    /// When it expires, in milliseconds since 1970; 0: never.
+    /// When the entry expires, in milliseconds since 1970; 0: never.
     pub expires_at_ms: u64,
 }
 
-/// What came of a write that waits for nothing.
+/// Outcome of a write that waits for nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Deferred {
-    /// Whether its conditions held, so that it was made.
+    /// Whether the conditions held, so that the write was made.
     pub applied: bool,
-    /// Whether the key was there before; of a batch always false.
+    /// Whether the key was there before; always false for a batch.
     pub existed: bool,
-    /// The version that must be durable before the outcome may be told to anyone who takes what is told for durable; 0: it may be told at once. A ticket at this version or a higher one
-    /// (`Db::ticket_at`) waits for it.
+    /// The version that must be durable before the outcome may be reported to anyone who takes what is reported for
+    /// durable; 0: it may be reported at once. A ticket at this version or a higher one (`Db::ticket_at`) waits for it.
     pub rests_on: u64,
 }
 
 impl Store {
-    /// Calls `f` with the value of `key` in place, and gives what the answer rests on. `f` runs under an epoch pin.
+    /// Calls `f` with the value of `key` in place, and returns what the answer rests on. `f` runs under an epoch pin.
     pub fn peek_with<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], Found) -> R) -> Result<(Option<R>, u64)> {
         check_key(key)?;
         let core = &*self.core;
@@ -83,7 +93,8 @@ impl Store {
         }
     }
 
-    /// Calls `f(key, value, found)` for the keys in `range` in order until it breaks, and gives what that rests on. `f` runs under an epoch pin.
+    /// Calls `f(key, value, found)` for the keys in `range`, in order, until it breaks. Returns what the result rests
+    /// on. `f` runs under an epoch pin.
     ///
     /// # Errors
     /// [`crate::Error::NotOrdered`] for a hash keyspace.
@@ -117,12 +128,12 @@ impl Store {
             }
             after = refs.last().map(|last| core.log.key(last.0).to_vec());
         }
-        // Whatever was found absent was deleted before now.
+        // Deletes of all keys that were found absent were noted before now.
         let delete = keyspace.0.last_delete.load(std::sync::atomic::Ordering::Acquire);
         Ok(core.observed(newest.max(delete)))
     }
 
-    /// Writes as [`Store::write`] does, and waits for nothing.
+    /// As [`Store::write`], but waits for nothing.
     pub fn write_deferred(
         &self,
         keyspace: &KeyspaceHandle,
@@ -135,7 +146,8 @@ impl Store {
         Ok(self.core.deferred(written, level))
     }
 
-    /// Applies `batch` if all its preconditions hold, and waits for nothing. A batch without writes only says whether they hold.
+    /// Applies `batch` if all its preconditions hold, and waits for nothing. A batch without writes only reports
+    /// whether they hold.
     pub fn commit_deferred(&self, batch: &Batch, options: &WriteOptions) -> Result<Deferred> {
         batch.validate()?;
         let level = options.durability.unwrap_or(self.core.durability);
@@ -145,19 +157,22 @@ impl Store {
         Ok(Deferred { rests_on, ..deferred })
     }
 
-    /// Everything at or below this version is durable. Without a wait, and exact only where something can rest on a version.
+    /// The durable version: everything at or below it is durable. Never waits. Exact only where an outcome can rest on
+    /// a version.
     pub fn durable_version(&self) -> u64 {
         self.core.committer.durable()
     }
 
-    /// A version at or above all that was written so far, whatever its level, and below all that is written later. Waits for writers under way; O(threads).
+    /// A version at or above that of everything written so far, at whatever level, and below that of everything written
+    /// later. Waits for writers under way. O(threads).
     pub fn written_version(&self) -> u64 {
         self.core.log.clock.stable()
     }
 
-    /// A ticket for everything written so far that rests on `version`; a commit is under way or asked for when this returns.
+    /// Returns a ticket for everything written so far that rests on `version`. When it returns, a commit is under way
+    /// or asked for.
     pub fn ticket_at(&self, version: u64) -> Ticket {
-        // One that was never given out stands for all that were.
+        // A version that was never given out stands for all that were.
         let version = version.min(self.core.log.clock.upper_bound() - 1);
         if version <= self.core.committer.durable() {
             return Ticket::durable(version);
@@ -166,7 +181,8 @@ impl Store {
         Ticket::pending(&self.core, version)
     }
 
-    /// Waits until what rests on `version` is durable, by a commit of its own if none is under way: as [`Store::ticket_at`], but for who waits at once.
+    /// Waits until what rests on `version` is durable. Makes a commit if none is under way. As [`Store::ticket_at`],
+    /// for a caller that waits at once.
     pub fn wait_until_durable(&self, version: u64) -> Result<()> {
         let version = version.min(self.core.log.clock.upper_bound() - 1);
         self.core.committer.commit(&self.core.log, version)
@@ -174,7 +190,7 @@ impl Store {
 }
 
 impl Core {
-    /// What an operation that saw this version rests on.
+    /// The version that an operation rests on that saw `version`.
     fn observed(&self, version: u64) -> u64 {
         if self.committer.reads_check() { self.unless_durable(version) } else { 0 }
     }
@@ -187,7 +203,7 @@ impl Core {
         let made = written.version();
         let rests_on = match level {
             Durability::Sync if made != 0 && self.needs_sync => made,
-            // Nobody may ever wait for it.
+            // It may be that nobody ever waits for it.
             Durability::Interval(_) if made != 0 && (self.needs_sync || self.log.needs_flush()) => {
                 if !self.commits_in_time(level) {
                     self.committer.request(&self.log, made);
@@ -199,7 +215,7 @@ impl Core {
         Deferred { applied: written.applied(), existed: written.existed(), rests_on }
     }
 
-    /// The entry behind a verified reference; of a batch once that is installed.
+    /// Returns the entry behind a verified reference. If it belongs to a batch, waits until the batch is installed.
     #[inline(always)]
     fn describe<'a>(&'a self, found: Ref, key: impl FnOnce(&'a [u8]) -> Key<'a>) -> Result<(EntryView<'a>, Found)> {
         self.ensure_whole(found)?;

@@ -1,11 +1,14 @@
 //! Lets an index read keys from the log.
+//!
+//! Thread safety: use a resolver only under an epoch pin, which keeps the entries readable. Crash: nothing here is on
+//! media.
 
 use hither_index::{Hasher, Ref, Resolver};
 use hither_log::Log;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The log as an index sees it. Use only under an epoch pin.
+/// The log as an index sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct LogResolver<'a> {
     pub log: &'a Log,
@@ -25,7 +28,7 @@ impl Resolver for LogResolver<'_> {
 
     #[inline(always)]
     fn matches(&self, reference: Ref, key: &[u8]) -> bool {
-        // Who asks an index for a key mostly wants its value.
+        // A caller that asks an index for a key mostly wants its value, too.
         self.log.prefetch_rest(reference.0);
         self.log.key_matches(reference.0, key)
     }
@@ -46,24 +49,24 @@ impl Resolver for LogResolver<'_> {
     }
 }
 
-/// The log as an index sees it that is made of a checkpoint: entries that nobody has read are not believed, and one that is damaged is remembered, since the index is
-/// void then.
+/// The log for an index that is built from a checkpoint. Entries that nobody has read are not trusted. A damaged one is
+/// remembered, because it makes the index void.
 pub(crate) struct Wary<'a> {
     resolver: LogResolver<'a>,
-    /// Whether there is anything that nobody has read.
+    /// Whether there are entries that nobody has read.
     pub doubts: bool,
     damaged: &'a AtomicU64,
-    /// What was found to be whole the last time: neighbours ask for the same one.
+    /// The entry that was last found whole: lookups of neighbours ask for the same one.
     whole: AtomicU64,
 }
 
 impl<'a> Wary<'a> {
-    /// `damaged` becomes a damaged entry's reference, if one is met.
+    /// `damaged` receives the reference of a damaged entry, if one is met.
     pub fn new(resolver: LogResolver<'a>, doubts: bool, damaged: &'a AtomicU64) -> Wary<'a> {
         Wary { resolver, doubts, damaged, whole: AtomicU64::new(0) }
     }
 
-    /// Of what nobody has read, some page may be one that cannot be read: nobody knows then whose entry it is.
+    /// Checks that the pages of an unread entry can be read. If one cannot, nobody knows whose entry it is.
     #[inline(always)]
     fn look_before(&self, reference: Ref) {
         if self.doubts && !self.resolver.log.look_before(reference.0) {
@@ -109,14 +112,15 @@ impl Resolver for Wary<'_> {
         self.doubts
     }
 
-    /// Remembers what is not.
+    /// Remembers a damaged entry.
     #[inline(always)]
     fn is_sound(&self, reference: Ref) -> bool {
         !self.doubts || self.whole.load(Relaxed) == reference.0 || self.look_closely(reference)
     }
 }
 
-/// The log as [`LogResolver`] shows it, but that a damaged entry matches whatever key the index compares it with: nobody knows what its key was.
+/// The log as [`LogResolver`] shows it, except that a damaged entry matches every key that the index compares with it:
+/// nobody knows what its key was.
 #[derive(Clone, Copy)]
 pub(crate) struct Doubting<'a>(pub LogResolver<'a>);
 

@@ -11,7 +11,7 @@
 //! draws its version before it asks whether any snapshot is registered.
 //!
 //! * If the writer's version is above S, it was drawn after the registration, so the writer sees the snapshot.
-//! * If it is below, the write belongs to the snapshot, and is installed before the snapshot is handed out.
+//! * If it is at most S, the write belongs to the snapshot, and is installed before the snapshot is handed out.
 //!
 //! # Expiry
 //!
