@@ -1,25 +1,32 @@
 //! Gets through the cache of entries (NStore, section III-B).
 //!
-//! The index is asked in any case: it is in DRAM, and its answer decides whether a copy counts (see `hither_cache` for the proof). What the
-//! cache saves is the access to the log: the value, and the key, which the index otherwise has the log verify.
+//! The index is asked in any case: it is in DRAM, and its answer decides whether a copy counts (see `hither_cache` for
+//! the proof). The cache saves the access to the log: to the value, and to the key, which the index otherwise verifies
+//! in the log.
 //!
 //! # Coherence
 //!
-//! * C1: everything offered to the cache was read, under the get's epoch pin, from the entry to which the index led, and the generation of its segment
-//!   was taken under the same pin.
-//! * A copy answers a get only if the index, asked under the get's pin, leads to the copy's reference, and the segment there has the copy's
-//!   generation. By L3 of the log the segment is not reused while the pin lives, so both speak of one entry; by L1 an entry never changes.
-//!   Such a get is indistinguishable from one that reads the log.
+//! * C1: everything offered to the cache was read under the get's epoch pin, from the entry that the index named. The
+//!   generation of its segment was read under the same pin.
+//! * A copy answers a get only if the index, asked under the get's pin, names the copy's reference, and the segment
+//!   there has the copy's generation. By L3 of the log the segment is not reused while the pin lives, so copy and index
+//!   name the same entry. By L1 an entry never changes. So such a get cannot be told from one that reads the log.
 //!
-//! So whatever changes the index changes what the cache answers: writes, deletes, batches, relocations and dropped keyspaces need no
-//! word to the cache, and a key that two keyspaces have is two entries. Expiry lies in the copy and is judged at each get. Snapshots,
-//! versioned and pinned gets, and scans read the log. So do [`Store::peek_with`] and [`Store::scan_deferred`], and with them the server: what they give tells the version and whether to wait
-//! for a batch, of which a copy knows nothing.
+//! Therefore whatever changes the index changes what the cache answers. Writes, deletes, batches, relocations and
+//! dropped keyspaces need not inform the cache. A key that exists in two keyspaces has two entries. The expiry is part
+//! of the copy and is judged at each get.
+//!
+//! Snapshots, versioned and pinned gets, and scans read the log. So do [`Store::peek_with`] and
+//! [`Store::scan_deferred`], and with them the server: they report the version and must know whether to wait for a
+//! batch, which a copy does not contain.
 //!
 //! # Durability
 //!
-//! A read at level sync waits until what it returns is durable. A copy is made after that wait, and durability does not
-//! go back, so hits need not wait. (A relaxed write raises `reads_check` before it is installed; whoever reads its reference sees that.)
+//! A read at level sync waits until what it returns is durable. A copy is made after that wait, and what is durable
+//! stays durable, so hits need not wait. (A relaxed write sets `reads_check` before it is installed; a thread that
+//! reads its reference sees that.)
+//!
+//! Thread safety: any number of readers. Crash: the cache is in DRAM only.
 
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
@@ -32,35 +39,36 @@ use hither_index::{Index, Key, Ref, Resolver};
 use hither_log::{Log, address};
 use hither_pmem::MediumKind;
 
-/// The cache in numbers.
+/// Statistics of the cache.
 pub type CacheReport = hither_cache::CacheStats;
 
-/// Bytes of DRAM for the cache of a store that has use for one, unless it says otherwise (the paper's size).
+/// Default size of the cache in bytes, for a store that can gain from one (the paper's size).
 pub const DEFAULT_BYTES: u64 = 64 << 20;
 
 /// How entries are cached in DRAM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheSetting {
-    /// Bytes of DRAM; 0: no cache; absent: 64 MiB. A store that cannot gain from a cache has none in any case: one node, links of equal
-    /// latency, or nodes of the machine whose media are DRAM themselves.
+    /// Bytes of DRAM; 0: no cache; absent: 64 MiB. A store that cannot gain from a cache never has one: a store of one
+    /// node, over links of equal latency, or over nodes of the machine whose media are DRAM themselves.
     pub bytes: Option<u64>,
-    /// Who stays in the cache.
+    /// Which entries stay in the cache.
     pub policy: Policy,
-    /// Never switches itself off: for tests and comparisons.
+    /// The cache never switches itself off: for tests and comparisons.
     pub forced: bool,
 }
 
-/// Whether reads of another node take longer than reads of the own one: not on a single node, on a machine of one node (whatever the store has), over links of equal latency, or where the
-/// costs are not those of the media.
+/// Whether reads of another node take longer than reads of the reader's own node. Not so for a store of one node, on a
+/// machine of one node (whatever the store has), over links of equal latency, or where the topology's costs are not
+/// those of the media.
 pub(crate) fn remote_reads_cost_more(log: &Log) -> bool {
     let (topology, nodes) = (log.topology(), log.nodes() as u32);
-    // The costs of a real topology are those of persistent memory; media in DRAM do not have them.
+    // A real topology's costs are those of persistent memory. Media in DRAM do not have these costs.
     let is_dram = |node: u32| matches!(log.pool(node as usize).medium().kind, MediumKind::File | MediumKind::Volatile);
     let costs_are_true = topology.is_emulated() || !(0..nodes).all(is_dram);
     nodes > 1 && Weights::of(topology).differ(topology.node_count(), nodes) && costs_are_true
 }
 
-/// The cache of a store.
+/// Creates the cache of a store.
 pub(crate) fn for_store(options: &Options, log: &Log) -> Cache {
     let weights = Weights::of(log.topology());
     let bytes = options.cache.bytes.unwrap_or(DEFAULT_BYTES);
@@ -72,15 +80,16 @@ pub(crate) fn for_store(options: &Options, log: &Log) -> Cache {
     Cache::new(CacheOptions { capacity_bytes, policy, weights, forced, sampling: None })
 }
 
-/// The log, except for entries of which there are copies: their keys are known.
+/// The log as a resolver, except that the keys of copied entries are known without it.
 struct Copies<'a> {
     log: LogResolver<'a>,
     keys: &'a [Key<'a>],
-    /// What the cache has for each of `keys`.
+    /// The cache's copy for each of `keys`, if it has one.
     copies: &'a [Option<Found>],
 }
 
-/// Whether a copy is of the entry behind `reference`, which was read from the index under the pin that still lives.
+/// Whether `copy` is a copy of the entry behind `reference`, which was read from the index under a pin that still
+/// lives.
 #[inline(always)]
 fn is_of(copy: &Found, reference: Ref, log: &Log) -> bool {
     copy.reference == reference.0 && copy.generation == log.generation_of(reference.0)
@@ -113,24 +122,24 @@ impl Resolver for Copies<'_> {
     }
 }
 
-/// A copied value up to this length passes through a small buffer.
+/// A copied value up to this length, in bytes, passes through a small buffer.
 const SHORT: usize = 64;
 
-/// One key of different keyspaces shall have different places.
+/// Where the cache looks for a key: the same key has different places for different keyspaces.
 #[inline(always)]
 fn place_of(keyspace: &Keyspace, hash: u64) -> u64 {
     hash ^ u64::from(keyspace.info.id).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl Core {
-    /// As a get without cache, but shows the cache the key, or has the value from it. Call under an epoch pin.
+    /// As a get without cache, but takes the value from the cache, or shows the key to it. Call under an epoch pin.
     pub fn get_through_cache<R>(&self, keyspace: &Keyspace, key: Key<'_>, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         let (mut f, mut answer) = (Some(f), None);
         self.find_through_cache(keyspace, key, &mut |value| answer = f.take().map(|f| f(value)))?;
         Ok(answer)
     }
 
-    /// Calls `f`, once, if the key is there. Compiled once for all callers, as [`Core::get_group_through_cache`] is.
+    /// Calls `f`, once, if the key is present. Compiled once for all callers, as is [`Core::get_group_through_cache`].
     #[inline(never)]
     fn find_through_cache(&self, keyspace: &Keyspace, key: Key<'_>, f: &mut dyn FnMut(&[u8])) -> Result<()> {
         let place = place_of(keyspace, key.hash);
@@ -174,7 +183,8 @@ impl Core {
         Ok(())
     }
 
-    /// Answers a get whose key the index leads to `found`, from the copy if it is one of that entry. Whether there is a value.
+    /// Answers a get for whose key the index names `found`: from the copy, if it is a copy of that entry. Returns
+    /// whether there is a value.
     fn answer(
         &self,
         keyspace: &Keyspace,
@@ -211,7 +221,7 @@ impl Core {
         Ok(seen?.is_some())
     }
 
-    /// Calls `f` with the value of a copy; false if the copy has gone meanwhile.
+    /// Calls `f` with the value of a copy. Returns false if the copy has gone meanwhile.
     #[inline(always)]
     fn read_copy(&self, copy: &Found, f: &mut dyn FnMut(&[u8])) -> bool {
         if copy.value_bytes > SHORT {
@@ -240,14 +250,14 @@ impl Core {
         self.cache.is_possible()
     }
 
-    /// Lets the cache judge itself. Call outside any epoch pin.
+    /// Lets the cache decide whether to be on. Call outside any epoch pin.
     pub fn tick_cache(&self) {
         self.cache.tick(uptime_ms(), self.log.clock.given_out(), &|| self.holdings());
     }
 
-    /// What the store holds. O(segments).
+    /// What the store holds, as the cache needs it. O(segments).
     fn holdings(&self) -> Holdings {
-        /// Bytes of a plain entry beside its key and value.
+        /// Bytes of a plain entry besides its key and value.
         const ENTRY_HEAD: u64 = 16;
         let (bytes, written) =
             self.log.usage().iter().fold((0, 0), |(bytes, entries), pool| (bytes + pool.written_bytes, entries + pool.entries));
@@ -258,7 +268,7 @@ impl Core {
 }
 
 impl Store {
-    /// Lets the cache judge itself, as maintenance does; for tests, which run without it.
+    /// Lets the cache decide whether to be on, as maintenance does. For tests, which run without maintenance.
     #[doc(hidden)]
     pub fn tick_cache(&self) {
         self.core.tick_cache();

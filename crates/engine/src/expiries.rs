@@ -1,30 +1,35 @@
-//! Whether a keyspace has entries with an expiry, so that the sweeper has to look there, and how many it met last.
+//! Whether a keyspace has entries with an expiry, so that the sweeper must look there, and how many the last search
+//! met.
 //!
-//! Whoever installs such an entry notes it afterwards, in the same writer section. A search that meets none takes the flag down, unless one was noted meanwhile.
+//! A writer that installs such an entry notes it afterwards, in the same writer section. A search that meets none takes
+//! the flag down, unless one was noted meanwhile.
+//!
+//! Thread safety: any number of writers and searches; all fields are atomic. Crash: recovery sets the flag by what it
+//! finds.
 //!
 //! # Invariants
 //!
-//! * X1. Outside of writer sections under way the flag is up if there is such an entry, also while somebody searches: a checkpoint says what it finds, and a restart from it
-//!   looks nowhere else.
+//! * X1. If there is such an entry, the flag is up outside of writer sections under way, also during a search. A
+//!   checkpoint records the flag as it finds it, and a restart from the checkpoint looks nowhere else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Default)]
 pub(crate) struct Expiries {
-    /// The flag is the lowest bit; above it are counted the entries that were noted (and wrap around).
+    /// The flag is the lowest bit. The bits above it count the entries that were noted (and wrap around).
     noted: AtomicU64,
-    /// Entries with an expiry yet to come that the last whole search met.
+    /// Entries with an expiry yet to come that the last complete search met.
     counted: AtomicU64,
 }
 
 /// What a search met.
 #[derive(Default)]
 pub(crate) struct Met {
-    /// Entries with an expiry that is yet to come.
+    /// Entries whose expiry is yet to come.
     pub to_come: u64,
     /// Entries that have expired.
     pub expired: u64,
-    /// Whether it ended before it had seen everything.
+    /// Whether the search ended before it had seen everything.
     pub cut_short: bool,
 }
 
@@ -32,35 +37,35 @@ const THERE: u64 = 1;
 const NOTE: u64 = 2;
 
 impl Expiries {
-    /// An entry with an expiry was installed, in the caller's section.
+    /// Notes that an entry with an expiry was installed, in the caller's section.
     #[cold]
     pub fn note(&self) {
-        // The count first: a search that is under way must not take down what is put up here.
+        // The count first: a search under way must not take down the flag that is put up here.
         if self.noted.fetch_add(NOTE, Ordering::AcqRel) & THERE == 0 {
             self.noted.fetch_or(THERE, Ordering::AcqRel);
         }
     }
 
-    /// There is one, as recovery finds: nobody searches yet.
+    /// Notes that recovery found such an entry. No search may run yet.
     pub fn found(&self) {
         if !self.are_there() {
             self.noted.fetch_or(THERE, Ordering::AcqRel);
         }
     }
 
-    /// Whether there may be any.
+    /// Whether there may be such entries.
     pub fn are_there(&self) -> bool {
         self.noted.load(Ordering::Acquire) & THERE != 0
     }
 
-    /// Entries with an expiry yet to come, as the last whole search counted them.
+    /// Entries whose expiry is yet to come, as counted by the last complete search.
     pub fn counted(&self) -> u64 {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// Runs a search of everything, which tells what it met.
+    /// Runs a search of everything, which returns what it met.
     pub fn search(&self, search: impl FnOnce() -> Met) {
-        // What was noted before this was installed before: the search meets it. (Or it is gone.)
+        // An entry that was noted before this load was installed before it, so the search meets it. (Or it is gone.)
         let before = self.noted.load(Ordering::Acquire);
         let met = search();
         if met.cut_short {
@@ -108,7 +113,8 @@ mod tests {
         assert!(expiries.are_there());
     }
 
-    /// Regression: an expired key was there again if the clock was set back before the time had been persisted, which is once a second.
+    /// Regression: an expired key was back if the clock was set back before the time was persisted, which happens once
+    /// a second.
     #[test]
     fn what_was_told_to_have_expired_stays_so() {
         let options = Options { in_memory: true, capacity: 4 << 20, max_capacity: 4 << 20, background: false, ..Options::default() };

@@ -1,21 +1,26 @@
-//! Deletes that are not durable yet, by key: a put that follows one links to its tombstone.
+//! Deletes that are not durable yet, by key: a put that follows such a delete links to its tombstone.
 //!
-//! Where writes are installed before they are durable, a power loss may take the tombstone and keep the put. Without the link nothing would show that, and what the
-//! tombstone deleted would lie on media on no chain (`docs/adr/0011`, "Broken chains"): the next delete of the key would not bury it.
+//! Where writes are installed before they are durable, a power loss may lose the tombstone and keep the put. Without
+//! the link nothing would show that. The entries that the tombstone deleted would then lie on media on no chain
+//! (`docs/adr/0011`, "Broken chains"), and the next delete of the key would not bury them.
 //!
-//! Keys are told apart by hash; two that share one at worst get a link that does not hold. All methods are called under the key's latch, but for
-//! [`RecentDeletes::forget`]. On media whose fence makes a delete durable before it is installed, only those of a weaker level are noted; where nothing is flushed, which loses nothing
-//! but what came last or everything, none is (`Core::may_be_lost`), and nothing would come by to forget them. While none is, asking costs one load.
+//! Keys are distinguished by hash. If two keys share a hash, at worst one gets a link that does not hold.
+//!
+//! Which deletes are noted (`Core::may_be_lost`): on media whose fence makes a delete durable before it is installed,
+//! only those of a weaker level. Where nothing is flushed, none: a crash there loses only what came last, or
+//! everything, and nothing would come by to forget the notes. While no delete is noted, asking costs one load.
+//!
+//! Thread safety: all methods except [`RecentDeletes::forget`] are called under the key's latch. Crash: in DRAM only.
 
 use hither_index::Ref;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Keyspace and hash.
+/// Number of the keyspace, and hash of the key.
 type Name = (u32, u64);
 
-/// See the module's head.
+/// The deletes that are not durable yet: see the module's head.
 #[derive(Default)]
 pub(crate) struct RecentDeletes {
     any: AtomicBool,
@@ -23,21 +28,21 @@ pub(crate) struct RecentDeletes {
 }
 
 impl RecentDeletes {
-    /// Remembers the tombstone of a delete.
+    /// Notes the tombstone of a delete.
     #[cold]
     pub fn note(&self, name: Name, tombstone: Ref, version: u64) {
         self.tombstones.lock().insert(name, (tombstone, version));
         self.any.store(true, Ordering::Release);
     }
 
-    /// Whether any is noted.
+    /// Whether any delete is noted.
     #[inline(always)]
     pub fn any(&self) -> bool {
-        // Acquire suffices: the key's latch orders this behind the delete.
+        // Acquire suffices: the key's latch orders this load after the delete.
         self.any.load(Ordering::Acquire)
     }
 
-    /// The tombstone of the key, if its last write was a delete that may not be durable.
+    /// Returns the tombstone of the key, if the key's last write was a delete that may not be durable.
     #[inline(always)]
     pub fn get(&self, name: Name) -> Option<Ref> {
         if self.any() { self.search(name) } else { None }
@@ -48,13 +53,13 @@ impl RecentDeletes {
         self.tombstones.lock().get(&name).map(|(tombstone, _)| *tombstone)
     }
 
-    /// The key was written again.
+    /// Forgets the tombstone of a key that was written again.
     #[cold]
     pub fn remove(&self, name: Name) {
         self.tombstones.lock().remove(&name);
     }
 
-    /// Everything up to this version is durable.
+    /// Forgets the tombstones up to this version, which are durable.
     pub fn forget(&self, durable: u64) {
         if !self.any() {
             return;

@@ -1,4 +1,7 @@
 //! Statistics: what the store holds, where, and how durable it is.
+//!
+//! Thread safety: any thread may ask for statistics beside all others; the numbers need not be of one moment. Crash:
+//! counts of work begin at zero with each opening.
 
 use crate::cache::CacheReport;
 use crate::keyspace::Kind;
@@ -8,75 +11,75 @@ use crate::store::Store;
 use hither_topology::MeterSnapshot;
 use serde::Serialize;
 
-/// A keyspace in numbers.
+/// Statistics of a keyspace.
 #[derive(Clone, Debug)]
 pub struct KeyspaceStats {
     /// Name.
     pub name: String,
     /// Kind.
     pub kind: Kind,
-    /// Keys, expired ones not swept yet included.
+    /// Number of keys, including expired ones that are not swept yet.
     pub keys: u64,
-    /// Keys with an expiry that is yet to come, as the last sweep counted them (the first one after a restart: 0 before).
+    /// Keys whose expiry is yet to come, as counted by the last sweep; 0 before the first sweep after an opening.
     pub expiring: u64,
-    /// DRAM of its index.
+    /// DRAM of the keyspace's index, in bytes.
     pub index_bytes: u64,
 }
 
-/// A pool in numbers.
+/// Statistics of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolStats {
-    /// Node.
+    /// Node of the pool.
     pub node: u32,
-    /// File, or "(memory)".
+    /// Path of the pool's file, or "(memory)".
     pub path: String,
     /// Medium, such as "file" or "fsdax".
     pub medium: String,
-    /// Persistence domain.
+    /// Where data must be to survive a power loss: "adr", "eadr", "pagecache" or "none".
     pub persistence_domain: String,
-    /// Flush instruction.
+    /// Instruction that flushes cache lines.
     pub flush: String,
-    /// Whether it survives a power loss.
+    /// Whether acknowledged writes survive a power loss on this medium.
     pub durable: bool,
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// How it is filled.
+    /// How the pool is filled.
     pub usage: hither_log::PoolUsage,
     /// Bytes of entries that writers have appended since the store was opened.
     pub appended_bytes: u64,
-    /// Bytes of copies that collectors have appended since.
+    /// Bytes of copies that collectors have appended since the store was opened.
     pub copied_bytes: u64,
-    /// Segments that collectors have emptied and freed since.
+    /// Segments that collectors have emptied and freed since the store was opened.
     pub collected_segments: u64,
-    /// Their bytes.
+    /// Bytes of these segments.
     pub collected_bytes: u64,
-    /// Processor time that this took, in nanoseconds, that of writers who collected by themselves included.
+    /// Processor time of these collections, in nanoseconds, including that of writers that collected by themselves.
     pub collector_cpu_ns: u64,
 }
 
 impl PoolStats {
-    /// Live bytes as a share of the bytes that its segments may have in all, 0 to 1.
+    /// Live bytes as a share of the bytes of all segments that the pool may have, 0 to 1.
     pub fn utilization(&self) -> f64 {
         share(self.usage.live_bytes, self.usage.max_segments * self.segment_bytes)
     }
 
-    /// Bytes appended for each byte that writers appended: 1 if nothing was copied. 0 if nothing was written.
+    /// Bytes appended for each byte that writers appended: 1 if nothing was copied, 0 if nothing was written.
     pub fn write_amplification(&self) -> f64 {
         share(self.appended_bytes + self.copied_bytes, self.appended_bytes)
     }
 
-    /// Bytes of segments emptied in a second of a collector's processor time.
+    /// Bytes of segments emptied per second of the collectors' processor time.
     pub fn collected_per_cpu_second(&self) -> f64 {
         share(self.collected_bytes, self.collector_cpu_ns) * 1e9
     }
 }
 
-/// `part / whole`, 0 of nothing.
+/// `part / whole`, or 0 if `whole` is 0.
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// What the collectors of garbage have done since the store was opened.
+/// What the garbage collectors have done since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CollectionStats {
@@ -84,13 +87,13 @@ pub struct CollectionStats {
     pub segments: u64,
     /// Entries moved.
     pub moved_entries: u64,
-    /// Those among them that only a snapshot showed.
+    /// Entries among these that only a snapshot showed.
     pub moved_for_snapshots: u64,
     /// Bytes of entries moved.
     pub moved_bytes: u64,
-    /// Superseded entries marked dead on media, so that none of them can come back.
+    /// Superseded entries marked dead on media, so that they cannot come back.
     pub buried: u64,
-    /// Tombstones moved: they stay until a sweep has marked what they keep out.
+    /// Tombstones moved. They stay until a sweep has marked the entries that they hide.
     pub moved_tombstones: u64,
     /// Copies that came too late, because their keys were written meanwhile.
     pub too_late: u64,
@@ -98,32 +101,32 @@ pub struct CollectionStats {
     pub known_garbage: u64,
     /// Current entries whose shortcut led to the leaf of the index that names them.
     pub shortcut_hits: u64,
-    /// Those whose shortcut led to the leaf beside it: a split had moved them there.
+    /// Current entries whose shortcut led to the leaf beside that one: a split had moved them.
     pub shortcut_sibling_hits: u64,
     /// Current entries whose shortcut led nowhere, so that they were looked up.
     pub shortcut_fallbacks: u64,
-    /// Sweeps that made tombstones free to go.
+    /// Sweeps that allowed tombstones to be dropped.
     pub sweeps: u64,
-    /// Entries that they marked dead on media.
+    /// Entries that these sweeps marked dead on media.
     pub swept: u64,
-    /// Time that they took, in milliseconds.
+    /// Time of these sweeps, in milliseconds.
     pub sweep_ms: u64,
-    /// Times that a write found no space and had to collect by itself.
+    /// Number of times that a write found no space and had to collect by itself.
     pub stalls: u64,
-    /// Time that they took, in milliseconds.
+    /// Time of these stalls, in milliseconds.
     pub stall_ms: u64,
     /// Writes that were slowed down because space was scarce.
     pub paced_writes: u64,
-    /// By how much, in nanoseconds, all threads together.
+    /// Time by which they were slowed down, in nanoseconds, all threads together.
     pub paced_ns: u64,
     /// Time spent in passes, in milliseconds, all threads together.
     pub elapsed_ms: u64,
 }
 
-/// What the access meter counted.
+/// Counts of the access meter.
 pub type MeterReport = MeterSnapshot;
 
-/// A store in numbers.
+/// Statistics of a store.
 #[derive(Clone, Debug)]
 pub struct Stats {
     /// Keyspaces, by id.
@@ -136,35 +139,37 @@ pub struct Stats {
     pub durability: Durability,
     /// Most live bytes, in per cent of what the store may grow to, if they are bounded.
     pub utilization_limit: Option<u32>,
-    /// Those bytes.
+    /// The same bound in bytes.
     pub live_limit_bytes: Option<u64>,
-    /// DRAM of indexes, states of existing segments, writer slots with what they count and remember, and the cache, in bytes.
+    /// DRAM, in bytes, of the indexes, the states of existing segments, the writer slots with their counts and records,
+    /// and the cache.
     pub dram_bytes: u64,
-    /// Of that, what says which entries are garbage: bits, counters of segments, and the counts of writers.
+    /// The part of `dram_bytes` that records which entries are garbage: bits, counters of segments, and the counts of
+    /// writers.
     pub garbage_info_bytes: u64,
-    /// An upper bound of the versions given out.
+    /// Upper bound of the versions given out.
     pub version: u64,
     /// Everything at or below this version is durable (0 if every write is durable at return).
     pub durable_version: u64,
-    /// Commits: syncs of the whole store.
+    /// Number of commits: syncs of the whole store.
     pub commits: u64,
-    /// What the collectors have done.
+    /// Work of the garbage collectors.
     pub collections: CollectionStats,
     /// Damage that the verification after a restart, and collectors, have found so far.
     pub damage: Vec<String>,
-    /// Snapshots alive.
+    /// Number of live snapshots.
     pub snapshots: u64,
     /// Age of the oldest snapshot, in milliseconds.
     pub oldest_snapshot_ms: u64,
-    /// Value guards alive in this process.
+    /// Number of live value guards in this process.
     pub pinned_values: u64,
     /// Upper bound of the age of the oldest value guard, in milliseconds.
     pub oldest_guard_ms: u64,
-    /// The cache.
+    /// Statistics of the cache of entries.
     pub cache: CacheReport,
-    /// Reads for scans of other nodes.
+    /// Reads that were delegated to threads of other nodes, for scans.
     pub delegation: crate::delegation::DelegationStats,
-    /// Checkpoints of the indexes, and what a restart would take.
+    /// Checkpoints of the indexes, and what a restart would cost.
     pub checkpoints: crate::checkpoint::CheckpointStats,
     /// Accesses by node, if the meter is on.
     pub meter: Option<MeterReport>,
@@ -187,7 +192,7 @@ impl Stats {
 }
 
 impl Store {
-    /// The store in numbers. O(segments).
+    /// Returns the store's statistics. O(segments).
     pub fn stats(&self) -> Stats {
         let core = &self.core;
         let (snapshots, oldest_snapshot) = core.snapshots.alive();
@@ -196,7 +201,7 @@ impl Store {
         keyspaces.sort_by_key(|keyspace| keyspace.info.id);
         // Folds the writers' slots, which the checkpoint's figures need.
         let pools = self.pool_stats();
-        // The part before the whole, which grows.
+        // The part is read before the whole, which may grow meanwhile.
         let garbage_info_bytes = core.log.garbage_dram_bytes() as u64;
         Stats {
             keyspaces: keyspaces

@@ -1,7 +1,9 @@
-//! Sweeps: deleting keys whose time has come, so that their space can be collected.
+//! Sweeps: deleting expired keys, so that their space can be collected.
 //!
-//! The thread in the background sweeps from time to time; a write that finds no space sweeps itself, before it gives up. Any number of threads may. What is swept is a delete like any
-//! other, on the condition that the key still has the version that was found to have expired; so a crash at any point leaves keys that read as absent.
+//! The background thread sweeps from time to time. A write that finds no space sweeps itself before it gives up.
+//!
+//! Thread safety: any number of threads may sweep. Crash: a sweep deletes like any other delete, on the condition that
+//! the key still has the version that was found expired. So a crash at any point leaves keys that read as absent.
 
 use crate::collector::{is_over, lock_until};
 use crate::error::ErrorKind;
@@ -14,21 +16,22 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// Parts of rest for one part of sweeping: a tenth of the time.
+/// Parts of rest for each part of sweeping: sweeps take a tenth of the time.
 pub(crate) const SWEEP_REST: u32 = 9;
-/// Expired keys removed per pass and keyspace.
+/// Most expired keys that are deleted per pass and keyspace.
 pub(crate) const SWEEP: usize = 10_000;
 
-/// A search for expired keys looks at the time after so many.
+/// A search for expired keys looks at the clock once per this many entries.
 const LOOK_EVERY: u64 = 256;
 
 impl Core {
-    /// Deletes keys whose time has come: an expired entry retires like a tombstone. Returns how many; [`SWEEP`] or more mean that some may be left.
+    /// Deletes expired keys: an expired entry retires like a tombstone. Returns how many; if it is [`SWEEP`] or more,
+    /// some may be left.
     pub fn sweep_expired(&self) -> usize {
         self.sweep_those_there(None).deleted
     }
 
-    /// Until `end` at most.
+    /// Sweeps the keyspaces that may have expired keys, until `end` at most.
     pub(crate) fn sweep_those_there(&self, end: Option<Instant>) -> Swept {
         let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.are_there()).cloned().collect();
         let mut swept = Swept::default();
@@ -43,18 +46,18 @@ impl Core {
                 if is_over(end) {
                     return swept;
                 }
-                // A check may take long.
+                // May wait for long: a check holds the lock.
                 let Some(_no_check) = lock_until(&self.sweeping, end) else { return swept };
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
                 let started = Instant::now();
                 let written = self.delete_swept(&keyspace, &change);
-                // One that failed has waited, for room most likely.
+                // A delete that failed has waited, most likely for room.
                 swept.busy += if written.is_ok() { started.elapsed() } else { Duration::ZERO };
                 match written {
                     Ok(written) if written.applied() => swept.deleted += 1,
                     Ok(_) => swept.late += 1,
                     Err(error) if error.kind() == ErrorKind::Damaged => {}
-                    // Dropped, or exchanged, meanwhile.
+                    // The keyspace was dropped or exchanged meanwhile.
                     Err(error) if error.kind() == ErrorKind::NotFound => break,
                     Err(_) => return swept,
                 }
@@ -67,14 +70,16 @@ impl Core {
         hither_sync::with_value(&SWEEPS, true, || self.write(keyspace, change, self.durability))
     }
 
-    /// For a write that found no space, nor anything to collect: makes garbage of what has expired, or waits for somebody who does. False if that is nothing, if it was nothing
-    /// just now, for the search may be long, if this is itself a delete of a sweep, or if no time was left.
+    /// For a write that found neither space nor anything to collect: makes garbage of expired entries, or waits for a
+    /// thread that does. Returns false if there is nothing to delete; if there was nothing a short time ago, because a
+    /// search may be long; if this is a delete of a sweep itself; or if no time is left.
     #[cold]
     pub fn sweep_for_space(&self, end: Option<Instant>) -> bool {
         if is_sweeping() {
             return false;
         }
-        // Where nobody in the background searches everything, this has to: it begins at the same place each time.
+        // Where no background thread searches everything, this search must do so, whatever the time: each begins at the
+        // same place.
         let end = end.filter(|_| self.expiring.any());
         let asked = Instant::now();
         let Some(mut last) = lock_until(&self.space_sweep, end) else { return false };
@@ -88,16 +93,17 @@ impl Core {
         }
         let started = Instant::now();
         let swept = self.sweep_those_there(end);
-        // Where others were faster, there is room all the same, and more that has expired, perhaps, than they and this one were after.
+        // Keys that others have deleted first count, too: there is room all the same, and perhaps more expired keys
+        // than these searches were after.
         let made = swept.deleted + swept.late > 0;
-        // A search that was cut short says nothing to who has more time.
+        // A search that was cut short says nothing for a writer that has more time.
         if made || !is_over(end) {
             *last = Some(SpaceSweep { ended: Instant::now(), took: started.elapsed(), made });
         }
         made
     }
 
-    /// Finds up to `limit` keys whose entries have expired, with their versions, until `end` at most.
+    /// Finds up to `limit` expired keys with the versions of their entries, until `end` at most.
     pub fn expired_keys(&self, keyspace: &Keyspace, limit: usize, end: Option<Instant>) -> Vec<(Vec<u8>, u64)> {
         let mut found = Vec::new();
         keyspace.expiries.search(|| {
@@ -107,17 +113,17 @@ impl Core {
                 let is_expired = self.is_expired(expiry);
                 met.expired += u64::from(is_expired);
                 met.to_come += u64::from(expiry != 0 && !is_expired);
-                // What is damaged does not say so reliably.
+                // The expiry of a damaged entry is not reliable.
                 if is_expired && self.ensure_whole(reference).is_ok() {
                     let entry = self.log.entry(reference.0);
                     found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
                 }
                 seen += 1;
-                // A close waits for the search of the background.
+                // A close waits for the background's search, so it ends then.
                 met.cut_short = found.len() >= limit || seen.is_multiple_of(LOOK_EVERY) && (is_over(end) || self.committer.refuses());
                 Ok(if met.cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             });
-            // Dropped on the way: it has seen what it has seen.
+            // The keyspace was dropped during the walk: not everything was seen.
             met.cut_short |= walked.is_err();
             met
         });
@@ -126,26 +132,26 @@ impl Core {
 }
 
 thread_local! {
-    /// Whether this thread deletes what has expired.
+    /// Whether this thread is deleting expired keys.
     static SWEEPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread deletes what has expired, with the locks of sweeps held.
+/// Whether this thread is deleting expired keys, with the locks of sweeps held.
 pub(crate) fn is_sweeping() -> bool {
     SWEEPS.get()
 }
 
-/// What a sweep came to.
+/// Outcome of a sweep.
 #[derive(Default)]
 pub(crate) struct Swept {
     pub deleted: usize,
-    /// How long it has searched and deleted, without what it has waited for others or for room.
+    /// Time of searching and deleting, without waits for other threads or for room.
     pub busy: Duration,
-    /// Keys that others have deleted, or written, after they were found.
+    /// Keys that others deleted or wrote after the search had found them.
     late: usize,
 }
 
-/// A sweep by a writer that found no space.
+/// A sweep of a writer that found no space.
 pub(crate) struct SpaceSweep {
     ended: Instant,
     took: Duration,
@@ -159,7 +165,7 @@ mod tests {
     use crate::{Durability, Kind, MediumChoice, Options, Store, WriteOptions};
     use std::time::{Duration, Instant};
 
-    /// Waits until it is so; false if it is not within a minute, which is for ever.
+    /// Waits until `is_so`. Returns false if that takes more than a minute, which counts as for ever.
     fn comes(is_so: impl Fn() -> bool) -> bool {
         (0..6000).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
@@ -167,7 +173,7 @@ mod tests {
         })
     }
 
-    /// Regression: a time to live below a millisecond was none, and what was written with it was never there.
+    /// Regression: a time to live below a millisecond became none, and a key written with it was never there.
     #[test]
     fn a_time_to_live_is_not_shortened() {
         let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
@@ -178,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Regression: a writer without space gave up where another thread had deleted before it all that it had found.
+    /// Regression: a writer without space gave up if another thread had deleted all expired keys that it had found.
     #[test]
     fn what_others_sweep_makes_room_too() {
         let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
@@ -191,7 +197,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let deletes = core.sweeping.lock();
                 let sweep = scope.spawn(|| core.sweep_for_space(None));
-                // It has found the key by then, or will next time.
+                // By then the sweep has found the key, or will in a later round.
                 std::thread::sleep(Duration::from_millis(1 << power));
                 store.write_wait(&keyspace, b"key", Some(b"another")).unwrap();
                 drop(deletes);
@@ -201,7 +207,8 @@ mod tests {
         assert!((3..13).any(others_sweep));
     }
 
-    /// Regression: a write that found no space waited for a check of the whole store, which keeps what has expired from being deleted, however little patience it had.
+    /// Regression: a write that found no space waited, however little patience it had, for a check of the whole store,
+    /// during which no expired key is deleted.
     #[test]
     fn a_write_without_patience_waits_for_no_check() {
         let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
@@ -220,7 +227,8 @@ mod tests {
         assert_eq!(store.core.sweep_expired(), 1);
     }
 
-    /// Regression: where only the thread that deletes what has expired was missing, each writer without space searched the first keys alone, and found nothing for ever.
+    /// Regression: where only the background thread that sweeps was missing, each writer without space searched only
+    /// the first keys, and for ever found nothing.
     #[test]
     fn who_has_no_thread_that_sweeps_searches_everything() {
         let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
@@ -236,7 +244,8 @@ mod tests {
         });
     }
 
-    /// Regression: the time was remembered before each sweep only, and a check of the whole store, or a long search, kept the next one from coming.
+    /// Regression: the time was remembered only before each sweep, and a check of the whole store, or a long search,
+    /// held up the next sweep.
     #[test]
     fn the_time_is_remembered_though_nobody_sweeps() {
         let store = Store::open(Options { in_memory: true, ..Options::default() }).unwrap();
@@ -252,8 +261,8 @@ mod tests {
         }
     }
 
-    /// Regression: a search for expired keys took the flag that there are any down while it lasted. A checkpoint that was taken meanwhile said that there were none, and
-    /// after a crash nobody would ever have looked for them.
+    /// Regression: a search for expired keys took the flag that there are any down while it lasted. A checkpoint taken
+    /// meanwhile recorded that there were none, and after a crash nobody would ever have looked for them.
     #[test]
     fn a_checkpoint_beside_a_search_knows_of_expiry() {
         let dir = tempfile::tempdir().unwrap();
@@ -274,7 +283,7 @@ mod tests {
         for key in 0..50_000u64 {
             drop(store.write(&keyspace, &key.to_be_bytes(), Some(b"value"), Condition::None, &later).unwrap());
         }
-        // So that no segment with such a key is scanned.
+        // So that no segment that holds such a key is scanned.
         for key in 50_000..56_000u64 {
             drop(store.write(&keyspace, &key.to_be_bytes(), Some(b"value"), Condition::None, &WriteOptions::new()).unwrap());
         }

@@ -1,4 +1,6 @@
-//! What is asked of a read thread at once: references, and the copies of what is behind them.
+//! What a read thread is asked for at once: references, and the copies of the entries behind them.
+//!
+//! Thread safety: a batch belongs to one thread at a time; the queue passes it on. Everything is volatile.
 
 use hither_index::Ref;
 use hither_log::Log;
@@ -6,18 +8,18 @@ use hither_log::Log;
 /// Entries whose lines are requested ahead of the one that is copied.
 const AHEAD: usize = 12;
 
-/// References of one node, and copies of their entries once they were read.
+/// References to entries of one node, and copies of these entries once they are read.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     refs: Vec<Ref>,
     asked_bytes: u64,
     versions: bool,
-    /// As many as references once read; `None`: unreadable.
+    /// One for each reference, once read; `None`: the entry could not be read.
     copies: Vec<Option<Span>>,
     bytes: Vec<u8>,
 }
 
-/// Where an entry's copy lies, and what was read with it.
+/// Where an entry's copy lies in `bytes`, and what was read with it.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     key: usize,
@@ -33,12 +35,12 @@ pub(crate) struct Copied<'a> {
     pub key: &'a [u8],
     pub value: &'a [u8],
     pub expiry_ms: u64,
-    /// 0 if versions were not asked for.
+    /// Version of the entry; 0 if versions were not asked for.
     pub version: u64,
 }
 
 impl Batch {
-    /// Empty again, with the same buffers.
+    /// Empties the batch; it keeps its buffers.
     pub fn start(mut self, versions: bool) -> Batch {
         self.refs.clear();
         self.copies.clear();
@@ -53,17 +55,17 @@ impl Batch {
         self.asked_bytes += size;
     }
 
-    /// References asked for.
+    /// Number of references.
     pub fn len(&self) -> usize {
         self.refs.len()
     }
 
-    /// Bytes of the entries asked for, as far as references tell.
+    /// Bytes of the entries asked for, as far as references show them.
     pub fn asked_bytes(&self) -> u64 {
         self.asked_bytes
     }
 
-    /// Bytes of keys and values copied.
+    /// Bytes of the copied keys and values.
     pub fn bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -94,7 +96,7 @@ impl Batch {
         Some(Span { key: at, value: at + key.len(), end: self.bytes.len(), expiry_ms, version })
     }
 
-    /// The copy of reference number `i`; `None` if it could not be read.
+    /// Returns the copy for reference number `i`; `None` if the entry could not be read.
     #[inline(always)]
     pub fn get(&self, i: usize) -> Option<Copied<'_>> {
         let copy = (*self.copies.get(i)?)?;

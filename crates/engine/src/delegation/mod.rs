@@ -1,25 +1,32 @@
-//! Scan delegation (NStore, section III-E "Scan", Fig. 9): threads of each node read, for scans of other nodes, what lies on theirs.
+//! Scan delegation (NStore, section III-E "Scan", Fig. 9): threads of each node read their node's entries for scans
+//! that run on other nodes.
 //!
-//! A scan takes references from the index in groups. Those that lie on another node go in batches to the read threads of that node, which
-//! copy keys and values into DRAM; the scanning thread reads its own node's entries meanwhile and passes everything on in order. So media are read
-//! by local threads only, and by several at once. For small entries the hand-over costs more than it saves: a group is delegated only if its remote
-//! entries are of a certain size on average, which their references tell without a look at the media. The first entries of a scan are never
-//! delegated: a scan that ends after them shall not wait for another thread to wake up.
+//! A scan takes references from the index in groups. References to another node go in batches to that node's read
+//! threads, which copy keys and values into DRAM. Meanwhile the scanning thread reads its own node's entries; it passes
+//! everything on in order. So media are read by local threads only, and by several at once.
+//!
+//! For small entries the hand-over costs more than it saves. So a group is delegated only if its remote entries have a
+//! certain mean size, which their references show without a look at the media. The first entries of a scan are never
+//! delegated: a scan that ends after them should not wait for another thread to wake up.
 //!
 //! # Correctness
 //!
-//! * D1. *Pins.* A read thread holds no epoch pin. It reads under that of the scanning thread, which took the references from the index under it:
-//!   [`Asked`] borrows the pin, and ends only when every batch is answered, refused or was never begun ([`Pending`] waits when dropped, also while a
-//!   panic unwinds). By L3 of the log no segment that a batch names is reused meanwhile.
-//! * D2. *Same result.* A copy holds key, value, expiry and, where the scan judges it, the version; entries never change (L1). The scanning thread judges
-//!   expiry, durability and the snapshot as if it had read the entry itself. What a read thread could not read (damage) the scanning
-//!   thread reads itself, and meets the error in the right place.
-//! * D3. *Progress.* A read thread waits for nothing but work, so whoever waits for it waits for reads only. Without read threads (one node, closed, spawn
-//!   failed, a node without processors) nothing is accepted and scans read by themselves. A closing queue refuses what nobody has begun.
+//! * D1. *Pins.* A read thread holds no epoch pin. It reads under the pin of the scanning thread, which took the
+//!   references from the index under it. [`Asked`] borrows that pin, and ends only when every batch is answered,
+//!   refused or was never begun ([`Pending`] waits when dropped, also while a panic unwinds). By L3 of the log no
+//!   segment that a batch names is reused meanwhile.
+//! * D2. *Same result.* A copy holds key, value, expiry and, where the scan judges it, the version. Entries never
+//!   change (L1). The scanning thread judges expiry, durability and the snapshot as if it had read the entry itself. An
+//!   entry that a read thread could not read (damage) is read by the scanning thread itself, which meets the error in
+//!   the right place.
+//! * D3. *Progress.* A read thread waits for nothing but work, so a thread that waits for it waits for reads only.
+//!   Without read threads (one node, closed, spawn failed, a node without processors) nothing is accepted, and scans
+//!   read by themselves. A queue that is closed refuses what no read thread has begun.
 //!
 //! # Thread safety, crashes
 //!
-//! Everything here is volatile. A panic while reading (a broken invariant) is caught in the read thread; the scanning thread reads by itself and meets it there.
+//! Everything here is volatile. A panic while reading (a broken invariant) is caught in the read thread. The scanning
+//! thread then reads by itself, and meets the panic there.
 
 mod batch;
 mod queue;
@@ -34,25 +41,29 @@ use queue::{Pending, Queue};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Entries of a scan that are read before anything is delegated.
+/// Number of entries of a scan that are read before anything is delegated.
 const HEAD: usize = 16;
-/// A batch has at most so many entries, and ends after so many bytes.
+/// Most entries of a batch, and the bytes after which it ends.
 const BATCH: usize = 32;
 const BATCH_BYTES: u64 = 64 << 10;
-/// Bytes of a group that are asked for at once, own node included.
+/// Bytes of a group that are asked for at once, including those of the own node.
 const GROUP_BYTES: u64 = 1 << 20;
-/// What an entry that is too large for its reference's size tag counts as.
+/// Size that is assumed, in bytes, of an entry that is too large for its reference's size tag.
 const LARGE_BYTES: u64 = 512 << 10;
 
-/// Which scans hand remote entries to threads of their node.
+/// Which scans hand remote entries to threads of the entries' node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DelegationSetting {
-    /// Read threads of each node; 0: none, scans read by themselves. A store that cannot gain has none in any case: one node, links of equal
-    /// latency, or nodes of the machine whose media are DRAM themselves.
+    /// Read threads of each node; 0: none, scans read by themselves. A store that cannot gain from them has none in any
+    /// case: a store of one node, over links of equal latency, or over nodes of the machine whose media are DRAM
+    /// themselves.
     pub threads: usize,
-    /// Mean bytes of a group's remote entries (key, value and 16 to 40 more) from which on they are delegated; 0, the default: never.
-    /// By what was counted it may pay from 512 on, where the hand-over, some 60 ns of the scanning thread for each remote entry (and up to 200 where they are small), is less than the paper's
-    /// remote link takes for the entry; nobody has measured it on media that are remote (`docs/experiments.md`).
+    /// Mean bytes of a group's remote entries (key, value and 16 to 40 bytes more) from which on they are delegated; 0,
+    /// the default: never.
+    ///
+    /// According to counts it may pay from 512 on. There the hand-over, some 60 ns of the scanning thread for each
+    /// remote entry (up to 200 for small ones), takes less than the paper's remote link takes for the entry. It has not
+    /// been measured on media that are remote (`docs/experiments.md`).
     pub from_bytes: u64,
 }
 
@@ -62,17 +73,17 @@ impl Default for DelegationSetting {
     }
 }
 
-/// Reads by threads of the entries' nodes for scans of other nodes, since the store was opened.
+/// Reads by threads of the entries' nodes, for scans of other nodes, since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct DelegationStats {
-    /// Read threads at work or waiting for it, all nodes together.
+    /// Read threads that are at work or waiting for it, all nodes together.
     pub threads: u64,
-    /// Batches they read.
+    /// Batches that they have read.
     pub batches: u64,
-    /// Entries in them.
+    /// Entries in these batches.
     pub entries: u64,
-    /// Bytes of keys and values in them.
+    /// Bytes of keys and values in these batches.
     pub bytes: u64,
 }
 
@@ -86,7 +97,7 @@ pub(crate) struct Delegation {
 }
 
 impl Delegation {
-    /// For a store with this log; no queue where delegation cannot help.
+    /// Creates the queues for a store with this log; none where delegation cannot help.
     pub fn new(setting: DelegationSetting, log: &Log) -> Delegation {
         let wanted = setting.threads > 0 && setting.from_bytes > 0 && cache::remote_reads_cost_more(log);
         let nodes = if wanted { log.nodes() } else { 0 };
@@ -99,12 +110,13 @@ impl Delegation {
         }
     }
 
-    /// Nodes that shall have read threads.
+    /// Number of nodes that are to have read threads.
     pub fn nodes(&self) -> usize {
         self.queues.len()
     }
 
-    /// What a read thread of `node` does, until [`Delegation::close`]. Returns at once where a thread would not be local: on a node without processors.
+    /// Work of a read thread of `node` until [`Delegation::close`]. Returns at once where the thread would not be
+    /// local: on a node without processors.
     pub fn serve(&self, log: &Log, node: usize) {
         if log.topology().pin_current_thread_to_node(node as u32).is_err() {
             return;
@@ -117,7 +129,7 @@ impl Delegation {
         });
     }
 
-    /// Ends the read threads and refuses what they have not begun. Scans go on by themselves.
+    /// Ends the read threads and refuses batches that none has begun. Scans continue by themselves.
     pub fn close(&self) {
         self.queues.iter().for_each(Queue::close);
     }
@@ -128,7 +140,7 @@ impl Delegation {
         !self.queues.is_empty()
     }
 
-    /// What a scan on node `here` does with a group of references. `first` says that they are its first.
+    /// What a scan on node `here` does with a group of references. `first`: this is the scan's first group.
     pub fn plan(&self, refs: &[Ref], here: usize, first: bool) -> Plan {
         let (mut group, mut remote_bytes, mut remote, mut taken) = (0, 0, 0, 0);
         for reference in refs {
@@ -148,14 +160,16 @@ impl Delegation {
         }
     }
 
-    /// Whether a thread of another node would copy this entry. On a node without read threads (one of memory only, or where none could be started) the scanning thread reads as if it were its own.
+    /// Whether a thread of another node would copy this entry. If its node has no read threads (one of memory only, or
+    /// one where none could be started), the scanning thread reads it like an entry of its own node.
     #[inline(always)]
     fn may_delegate(&self, reference: Ref, here: usize) -> bool {
         let node = node_of(reference);
         node != here && may_be_copied(reference) && self.queues.get(node).is_some_and(Queue::is_served)
     }
 
-    /// Hands the remote ones among `refs`, read from an index under `pin`, to their nodes. `versions` says whether the scan will ask for versions.
+    /// Hands the remote ones among `refs` to their nodes. `refs` were read from an index under the pin. `versions`: the
+    /// scan will ask for versions.
     pub fn ask<'p>(&self, _pin: &'p Guard, refs: &[Ref], here: usize, versions: bool, spare: &mut Spare) -> Asked<'p> {
         let mut asked = Asked { places: vec![None; refs.len()], batches: Vec::new(), _pin: PhantomData };
         for (node, queue) in self.queues.iter().enumerate().filter(|(node, queue)| *node != here && queue.is_served()) {
@@ -192,7 +206,8 @@ fn node_of(reference: Ref) -> usize {
     address::unpack(reference.0).node as usize
 }
 
-/// Not if it does not tell its size: that may be half a gigabyte, of which a scan wants no copies. It reads these where they are.
+/// Whether the reference shows the entry's size. If not, the entry may have half a gigabyte, which a scan must not
+/// copy: it reads such entries in place.
 #[inline(always)]
 fn may_be_copied(reference: Ref) -> bool {
     address::tagged_size(reference.0).is_some()
@@ -206,15 +221,15 @@ fn size_of(reference: Ref) -> u64 {
 /// What a scan does with a group of references.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Visits only so many now; `None`: all.
+    /// Visits only this many references now; `None`: all.
     pub taken: Option<usize>,
-    /// Asks other nodes, itself being on this one.
+    /// Asks other nodes, from this node; `None`: reads by itself.
     pub from: Option<usize>,
 }
 
-/// What was asked for one group of references. Lives no longer than the pin under which they were read (D1).
+/// What was asked for one group of references. Ends before the pin under which they were read (D1).
 pub(crate) struct Asked<'p> {
-    /// For each reference the batch and the place in it; `None`: it is read directly.
+    /// For each reference, the batch and the place in it; `None`: the scanning thread reads it itself.
     places: Vec<Option<(usize, usize)>>,
     batches: Vec<Pending>,
     _pin: PhantomData<&'p Guard>,
@@ -227,14 +242,15 @@ impl Asked<'_> {
         self.places.get(i).is_none_or(Option::is_none)
     }
 
-    /// The copy of the entry behind reference number `i`, once it is there; `None` if the scanning thread has to read it itself.
+    /// Waits for the copy of the entry behind reference number `i`. Returns `None` if the scanning thread must read the
+    /// entry itself.
     #[inline(always)]
     pub fn copy(&mut self, i: usize) -> Option<Copied<'_>> {
         let (batch, place) = (*self.places.get(i)?)?;
         self.batches[batch].wait()?.get(place)
     }
 
-    /// The same once everything is there.
+    /// Waits until everything is there.
     pub fn waited(&mut self) -> &Self {
         self.batches.iter_mut().for_each(|batch| {
             batch.wait();
@@ -242,20 +258,20 @@ impl Asked<'_> {
         self
     }
 
-    /// As [`Asked::copy`], of what was waited for.
+    /// As [`Asked::copy`], after [`Asked::waited`].
     #[inline(always)]
     pub fn waited_copy(&self, i: usize) -> Option<Copied<'_>> {
         let (batch, place) = (*self.places.get(i)?)?;
         self.batches[batch].waited()?.get(place)
     }
 
-    /// Ends, and keeps the buffers for the next group.
+    /// Ends the request and keeps its buffers for the next group.
     pub fn recycle(self, spare: &mut Spare) {
         spare.0.extend(self.batches.into_iter().filter_map(Pending::into_batch));
     }
 }
 
-/// Buffers of a scan that are used again.
+/// Buffers that a scan uses again.
 #[derive(Default)]
 pub(crate) struct Spare(Vec<Batch>);
 
@@ -264,7 +280,7 @@ mod tests {
     use super::*;
     use hither_sync::epoch;
 
-    /// Over three nodes, of which the last has no read thread.
+    /// A delegation over three nodes, the last of which has no read thread.
     fn delegation(from_bytes: u64) -> Delegation {
         let counter = || AtomicU64::new(0);
         let queues = vec![Queue::default(), Queue::default(), Queue::default()];
@@ -288,7 +304,7 @@ mod tests {
         assert_eq!(never.plan(&refs(&[(1, 64), (1, 64)]), 0, false), Plan::default());
     }
 
-    /// Regression: two values of half a gigabyte were copied at a time.
+    /// Regression: two values of half a gigabyte each were copied at a time.
     #[test]
     fn what_does_not_tell_its_size_is_not_copied() {
         let (delegation, group) = (delegation(256), refs(&[(1, 1 << 20), (1, 4096), (1, 1 << 29)]));
@@ -298,7 +314,8 @@ mod tests {
         assert_eq!([0, 1, 2].map(|i| asked.is_direct(i)), [true, false, true]);
     }
 
-    /// Found by reading: what lies on a node without read threads was asked for, refused, and then read without having been loaded ahead.
+    /// Regression: entries of a node without read threads were asked for, refused, and then read without having been
+    /// loaded ahead.
     #[test]
     fn nodes_without_read_threads_are_not_asked() {
         let delegation = delegation(256);
@@ -320,7 +337,7 @@ mod tests {
     fn a_group_of_large_entries_is_short_but_never_empty() {
         let delegation = delegation(256);
         assert_eq!(delegation.plan(&refs(&[(1, 100_000); 128]), 0, false).taken, Some(10));
-        // Beyond the size tag.
+        // Beyond what the size tag can hold.
         assert_eq!(delegation.plan(&refs(&[(1, 4 << 20); 128]), 0, false), Plan::default());
     }
 }

@@ -1,10 +1,13 @@
-//! The queue of a node's read threads, and the way of a batch there and back.
+//! The queue of a node's read threads, and the life of a batch.
 //!
-//! A batch is *asked*, then *running* in one read thread, then *answered*; it is *refused* if nobody will read it. Whoever asked may take it back
-//! while it is asked. Invariants:
+//! A batch is *asked*, then *running* in one read thread, then *answered*. It is *refused* if no thread will read it.
+//! The asking thread may take it back while it is asked.
 //!
-//! * Q1. Something waits in a queue only while the queue has a server and is open: the last server to leave, and `close`, refuse what waits.
-//! * Q2. A batch that is running becomes answered or refused, also if reading it panics.
+//! Thread safety: a queue is shared by read threads and scanning threads; everything is volatile. Invariants:
+//!
+//! * Q1. A batch waits in a queue only while the queue has a server and is open: the last server that leaves, and
+//!   `close`, refuse what waits.
+//! * Q2. A running batch becomes answered or refused, even if reading it panics.
 
 use super::batch::Batch;
 use parking_lot::{Condvar, Mutex};
@@ -18,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Condvar,
-    /// Changes under `state`.
+    /// Number of read threads. Changes under `state`.
     servers: AtomicUsize,
 }
 
@@ -38,12 +41,12 @@ enum Stage {
     Running,
     Answered(Batch),
     Refused,
-    /// Whoever asked has the batch, or wants it no more.
+    /// The asking thread has the batch, or no longer wants it.
     Taken,
 }
 
 impl Request {
-    /// Takes the batch to read it; `None` if nobody wants it any more.
+    /// Takes the batch in order to read it. Returns `None` if the asking thread no longer wants it.
     fn begin(&self) -> Option<Batch> {
         let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Running) {
@@ -60,7 +63,7 @@ impl Request {
         self.done.notify_all();
     }
 
-    /// Says that nobody will read it, unless somebody has begun.
+    /// Marks the request as refused, unless a read thread has begun it.
     fn refuse(&self) {
         if self.begin().is_some() {
             self.finish(Stage::Refused);
@@ -74,7 +77,7 @@ impl Queue {
         let Some(_serving) = self.enter() else { return };
         while let Some(request) = self.next() {
             let Some(mut batch) = request.begin() else { continue };
-            // The batch is not used after a panic.
+            // After a panic the batch is not used.
             let outcome = catch_unwind(AssertUnwindSafe(|| read(&mut batch)));
             request.finish(if outcome.is_ok() { Stage::Answered(batch) } else { Stage::Refused });
         }
@@ -102,7 +105,8 @@ impl Queue {
         }
     }
 
-    /// Hands batches to the read threads, in order; appends one entry to `pending` for each, also if nobody takes it.
+    /// Hands batches to the read threads, in order. Appends one entry to `pending` for each batch, also if no thread
+    /// takes it.
     pub fn submit(&self, batches: Vec<Batch>, pending: &mut Vec<Pending>) {
         let mut state = self.state.lock();
         let open = !state.closed && self.is_served();
@@ -117,7 +121,7 @@ impl Queue {
         }
     }
 
-    /// Ends the read threads and refuses what waits.
+    /// Ends the read threads and refuses waiting batches.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -125,12 +129,12 @@ impl Queue {
         self.filled.notify_all();
     }
 
-    /// Read threads that serve it.
+    /// Number of read threads that serve the queue.
     pub fn servers(&self) -> usize {
         self.servers.load(Relaxed)
     }
 
-    /// Whether there is a read thread that would take a batch. By the time that it is handed over that may have changed.
+    /// Whether there is a read thread that would take a batch. That may have changed when the batch is handed over.
     #[inline(always)]
     pub fn is_served(&self) -> bool {
         self.servers() > 0
@@ -149,15 +153,15 @@ impl Drop for Serving<'_> {
     }
 }
 
-/// A batch on its way. Dropping it takes it back, or waits until the read thread has finished with it.
+/// A batch that was handed over. Dropping it takes the batch back, or waits until the read thread has finished with it.
 pub(super) struct Pending {
     request: Arc<Request>,
-    /// What came back: the outer is `None` until it was waited for, the inner if it was refused.
+    /// The answer: the outer option is `None` until it was waited for, the inner one if the batch was refused.
     answer: Option<Option<Batch>>,
 }
 
 impl Pending {
-    /// Waits for the answer; `None` if it was refused.
+    /// Waits for the answer. Returns `None` if the batch was refused.
     #[inline(always)]
     pub fn wait(&mut self) -> Option<&Batch> {
         if self.answer.is_none() {
@@ -172,7 +176,7 @@ impl Pending {
         self.answer.as_ref()?.as_ref()
     }
 
-    /// The batch with its buffers, unless it is on its way still.
+    /// Returns the batch with its buffers, if its answer has been received.
     pub fn into_batch(mut self) -> Option<Batch> {
         self.answer.take().flatten()
     }
@@ -263,7 +267,7 @@ mod tests {
         assert_eq!(queue.servers(), 0);
     }
 
-    /// D1: dropping a batch that is being read must not return before the read thread is through with it.
+    /// D1: dropping a batch that is being read must not return before the read thread has finished with it.
     #[test]
     fn a_dropped_batch_is_waited_for_if_it_was_begun_and_taken_back_if_not() {
         let queue = Queue::default();
