@@ -1,4 +1,5 @@
-//! Durability of writes that their own fence does not make durable: group commit on files, late flushes on persistent memory.
+//! Durability of writes that their own fence does not make durable: group commit on files, late flushes on persistent
+//! memory.
 //!
 //! One rule serves all media. A *commit* draws a stable version S (everything at or below S is installed, and no
 //! further write will get such a version). It makes everything that was written durable (files: one data sync per pool;

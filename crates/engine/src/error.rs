@@ -1,4 +1,7 @@
 //! Errors of the store. Each message states what failed, where, and what to do about it.
+//!
+//! [`Error`] is for people, [`ErrorKind`] for programs. The errors of pools and of the log are converted here. Plain
+//! values: nothing here is shared or on media.
 
 use std::path::PathBuf;
 

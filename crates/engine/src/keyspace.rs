@@ -53,7 +53,8 @@ pub enum OrderedKind {
     /// A layered B+-tree (`docs/adr/0007`).
     #[default]
     BTree,
-    /// A learned index (`docs/adr/0012`): faster lookups where keys of eight bytes are spread evenly, slower where they are clustered.
+    /// A learned index (`docs/adr/0012`): faster lookups where keys of eight bytes are spread evenly, slower where they
+    /// are clustered.
     Learned,
 }
 

@@ -1,4 +1,7 @@
 //! How a store is opened and how a write is made.
+//!
+//! Thread safety: plain values. Settings that are fixed when a store is created are on media, in its superblocks; all
+//! others apply to one opening.
 
 use crate::cache::CacheSetting;
 use crate::delegation::DelegationSetting;
@@ -72,8 +75,8 @@ pub enum CheckpointMode {
     Every(u64),
 }
 
-/// Parts of garbage collection that can be left out to measure what each is worth (`hither-bench compaction
-/// --techniques`). There is no other reason to leave one out.
+/// Parts of garbage collection that can be left out to measure what each is worth (option `--techniques` of
+/// `hither-bench compaction`). There is no other reason to leave one out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Techniques {
     /// A bit in DRAM marks each entry that is known to be garbage.
@@ -157,8 +160,8 @@ pub struct Options {
     pub gc_threshold: f64,
     /// Collector threads per node; 0: none, writers collect garbage themselves when the store is full.
     pub gc_threads: usize,
-    /// How long a write that finds no space waits while space is being made, before it fails. The time of its last
-    /// attempt is added.
+    /// How long a write that finds no space waits while space is being made, before it fails. The time of a failed
+    /// attempt comes on top.
     pub space_patience: Duration,
     /// Whether threads of a node whose pool is full write to another node's pool: slower, but the writes do not fail.
     /// `stat` reports it.

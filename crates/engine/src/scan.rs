@@ -134,7 +134,8 @@ impl<'a> Merge<'a> {
 }
 
 impl Store {
-    /// Calls `f(key, value)` for the keys in `range`, in order, until it breaks. `f` runs under an epoch pin and should be short.
+    /// Calls `f(key, value)` for the keys in `range`, in order, until it breaks. `f` runs under an epoch pin; keep it
+    /// short.
     ///
     /// # Errors
     /// [`crate::Error::NotOrdered`] for a hash keyspace.

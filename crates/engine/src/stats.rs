@@ -1,7 +1,6 @@
 //! Statistics: what the store holds, where, and how durable it is.
 //!
-//! Thread safety: any thread may ask for statistics beside all others; the numbers need not be of one moment. Crash:
-//! counts of work begin at zero with each opening.
+//! Thread safety: any thread may ask for statistics at any time; the numbers need not be of one moment.
 
 use crate::cache::CacheReport;
 use crate::keyspace::Kind;
@@ -149,7 +148,8 @@ pub struct Stats {
     pub garbage_info_bytes: u64,
     /// Upper bound of the versions given out.
     pub version: u64,
-    /// Everything at or below this version is durable (0 if every write is durable at return).
+    /// Everything at or below this version is durable. 0 on media without syncs (persistent memory, memory): there a
+    /// write at level `sync` is durable at return, and nothing tracks the others.
     pub durable_version: u64,
     /// Number of commits: syncs of the whole store.
     pub commits: u64,

@@ -288,8 +288,8 @@ impl Store {
         self.shut()
     }
 
-    /// Ends background work and refuses writes, but makes nothing durable and does not notify other handles. For a caller
-    /// that is about to remove the store's files: it leaves the store as after a crash.
+    /// Ends background work and refuses writes, but makes nothing durable and does not notify other handles. For a
+    /// caller that is about to remove the store's files: it leaves the store as after a crash.
     #[doc(hidden)]
     pub fn abandon(&self) {
         let mut maintenance = self.maintenance.lock();
@@ -300,8 +300,8 @@ impl Store {
         }
     }
 
-    /// Takes a snapshot, and returns it with handles of all keyspaces in the order of their creation. The snapshot shows
-    /// the keyspaces with these names: none is created, dropped or renamed meanwhile.
+    /// Takes a snapshot, and returns it with handles of all keyspaces in the order of their creation. The snapshot
+    /// shows the keyspaces with these names: none is created, dropped or renamed meanwhile.
     ///
     /// # Errors
     /// [`Error::InsideRead`], [`Error::InsideCallback`].
@@ -335,7 +335,8 @@ impl Drop for Store {
             // If no thread can be started (limits), the next opening recovers the store as after a crash.
             let _ = std::thread::Builder::new().name("hither-close".to_owned()).spawn(close);
         } else {
-            // An error here was either reported by an earlier write (the store is poisoned) or only leaves the clean flag unset.
+            // An error here was either reported by an earlier write (the store is poisoned) or only leaves the clean
+            // flag unset.
             drop(self.core.shut(maintenance));
         }
     }

@@ -131,7 +131,8 @@ impl Core {
         Ok(Written::entry(newest, false))
     }
 
-    /// Takes the latches of all keys, those of preconditions included. Removes members whose key a later operation writes.
+    /// Takes the latches of all keys, including those of preconditions. Removes members whose key a later operation
+    /// writes.
     #[inline(always)]
     fn lock_all<'a>(
         &'a self,
