@@ -123,7 +123,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Makes space for a whole batch of at least `wanted` bytes before it is tried again: what a failed attempt has
+    /// Makes `wanted` bytes of segments available, for a whole batch, before it is tried again: what a failed attempt has
     /// appended is garbage. Returns false if there is no such space to be had.
     fn make_space_for(&self, wanted: u64, search: &mut Search) -> Result<bool> {
         loop {
@@ -147,8 +147,8 @@ pub(crate) fn note_wanted(bytes: u64) {
 }
 
 thread_local! {
-    /// Bytes that this thread's last attempt would have taken, if it was a batch that was given up half-way; otherwise
-    /// 0.
+    /// Bytes of segments that this thread's last attempt would have taken, if it was a batch that was given up half-way;
+    /// otherwise 0.
     static WANTED: Cell<u64> = const { Cell::new(0) };
 }
 
