@@ -147,7 +147,8 @@ pub(crate) struct Swept {
     pub deleted: usize,
     /// Time of searching and deleting, without waits for other threads or for room.
     pub busy: Duration,
-    /// Keys that others deleted or wrote after the search had found them.
+    /// Keys that were found but not deleted: others have deleted or written them meanwhile, or a snapshot for which they
+    /// had not expired will show the delete (`Snapshots::agree_that_expired`). The latter made no room.
     late: usize,
 }
 

@@ -1,11 +1,15 @@
-//! The batched collector (Pacman, section 3.3; `docs/adr/0014`): copy what is live in batches, one fence each, and swing references by comparison, without latches.
+//! The batched collector (Pacman, section 3.3; `docs/adr/0014`): copies what is live in batches, with one fence for
+//! each, and swings references by comparison, without latches.
 //!
-//! Ancestors are not buried: an overwritten version needs no mark, for the newer one wins at recovery. A tombstone is moved like a live entry, unless the
-//! index has something newer for its key, or a sweep (the `sweep` module) has seen to it that nothing older is left.
+//! The collector does not bury ancestors: an overwritten version needs no mark, because the newer one wins at recovery.
+//! It moves a tombstone like a live entry, unless the index has something newer for its key, or a sweep (the `sweep`
+//! module) has ensured that nothing older is left.
 //!
-//! An entry with a shortcut (`docs/adr/0020`) is not looked up if the index names it where the shortcut leads: there its reference is swung, too.
+//! An entry with a shortcut (`docs/adr/0020`) is not looked up if the index names it where the shortcut leads. Its
+//! reference is swung there, too.
 //!
-//! A batch is one writer section, which sweeps, checkpoints and snapshots wait for when they draw a stable version. What is live is decided inside it.
+//! A batch is one writer section. Sweeps, checkpoints and snapshots wait for it when they draw a stable version. What
+//! is live is decided inside it.
 
 use super::pairs::Pairs;
 use super::puts::{HashKeyspace, Puts};
@@ -20,14 +24,15 @@ use hither_sync::epoch::{self, Guard};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Entries of a batch, live or not. When references are swung, the lines of the index that the lookups have brought are in the cache still.
+/// Entries of a batch, live or not. When references are swung, the index lines that the lookups loaded are still in the
+/// cache.
 const BATCH: usize = 256;
-/// Bytes after which a batch ends early: a section holds up others.
+/// Bytes after which a batch ends early, because a section holds up others.
 const BATCH_BYTES: u64 = 256 << 10;
-/// The same for what is read of the victim in the section, all that is passed over included.
+/// Bytes of the victim that may be read in a section, including all that is passed over.
 const SECTION_BYTES: u64 = 64 << 10;
 
-/// References are swung so many entries behind the prefetch of their leaf.
+/// References are swung this many entries behind the prefetch of their leaf.
 const AHEAD: usize = 4;
 
 /// See the module's head.
@@ -40,7 +45,7 @@ struct Item<'a> {
     entry: EntryView<'a>,
     hash: u64,
     keyspace: &'a Keyspace,
-    /// Where the index may name it.
+    /// Where the index may name the entry, by its shortcut.
     hint: Option<u64>,
 }
 
@@ -53,17 +58,17 @@ impl<'a> Item<'a> {
 /// What the index has for an entry's key.
 #[derive(Clone, Copy)]
 enum Found {
-    /// This entry, in this place if a shortcut led there.
+    /// This entry. If a shortcut led there, with its place.
     This(Option<u64>),
     /// Something else.
     Other,
-    /// Nothing. Asked for tombstones only.
+    /// Nothing. Looked up for tombstones only.
     Nothing,
 }
 
 /// Why an entry is copied.
 enum Need {
-    /// The index names it, in this place if a shortcut led there.
+    /// The index names it. If a shortcut led there, with its place.
     Current(Option<u64>),
     /// A tombstone that keeps something out.
     Tombstone,
@@ -71,7 +76,7 @@ enum Need {
     Shown(Arc<Retained>),
 }
 
-/// An entry that is copied: which of the batch, why, and to where.
+/// An entry that is copied: which of the batch, why, and where to.
 struct Copy {
     item: usize,
     need: Need,
@@ -84,12 +89,13 @@ impl Collector for BatchedCollector {
     }
 
     fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()> {
-        // Also if nothing lives there: an index may lead there all the same, to what is damaged, and may be anybody's for all that it knows.
+        // Also if nothing is live in the victim: an index may still lead to a damaged entry there, which may be any
+        // key's.
         pass.verify().map_err(|error| core.explain(error))?;
         if pass.is_wholly_dead() && !pass.has_tombstones() {
             return Ok(());
         }
-        // After the victim was sealed: whatever has entries in it is here, or was dropped.
+        // Taken after the victim was sealed: every keyspace with entries in it is here, or was dropped.
         let keyspaces = core.keyspaces_by_id();
         let pairs = keyspaces.get(&pass.keyspace()).and_then(|keyspace| HashKeyspace::of(keyspace));
         let mut gathering = Gathering { batch: Batch::new(core, pass, pairs), emptied, keyspaces: &keyspaces, last: None };
@@ -97,7 +103,7 @@ impl Collector for BatchedCollector {
         let Gathering { mut batch, emptied, .. } = gathering;
         emptied.known_garbage += read.known_garbage;
         batch.run(emptied)?;
-        // What is damaged was not moved: it would be lost with the victim.
+        // A damaged entry was not moved: it would be lost with the victim.
         pass.ensure_whole(&read.totals).map_err(|error| core.explain(error))
     }
 }
@@ -127,7 +133,7 @@ impl<'p: 'b, 'b> ReadVictim<'p> for Gathering<'_, '_, 'b> {
     fn entry(&mut self, reference: u64, version: u64, keyspace: u32, entry: &EntryView<'p>) -> Result<()> {
         self.passed_over(reference)?;
         let core = self.batch.core;
-        // A dead entry may still be shown by a snapshot.
+        // A snapshot may still show a dead entry.
         if entry.is_dead() && (entry.op() == Op::Delete || !core.snapshots.any()) {
             return Ok(());
         }
@@ -156,33 +162,34 @@ impl Gathering<'_, '_, '_> {
         self.batch.enter()?;
         match self.batch.copy_pairs(false, self.emptied) {
             Ok(()) => self.run_if_full(),
-            // What was copied takes its source's place all the same.
+            // What was copied still takes its source's place.
             Err(error) => self.batch.run(self.emptied).and(Err(error)),
         }
     }
 }
 
-/// Entries of a victim that are moved together; and room to work in, which each batch of the pass uses again.
+/// Entries of a victim that are moved together, with buffers that every batch of the pass uses again.
 pub(super) struct Batch<'a, 'b> {
     core: &'a Core,
     pass: &'a Pass<'a>,
     relocator: Relocator<'a>,
     items: Vec<Item<'b>>,
-    /// What goes the short way, and the shortest, if the victim's keyspace has one.
+    /// Entries that go the short way; and pairs, which go the shortest way, if the victim's keyspace has one.
     puts: Puts<'b>,
     pairs: Option<Pairs<'b, 'a>>,
-    /// Held while entries are gathered: where the index has them is asked for to be loaded, and the index follows pointers even for a hint. Not while they are moved.
+    /// Held while entries are gathered: their places in the index are prefetched, and the index follows pointers even
+    /// for a hint. Not held while entries are moved.
     pin: Option<Guard>,
-    /// The writer section, which begins with the first group of pairs that is asked for.
+    /// The writer section. It begins with the first group of pairs that is looked up.
     section: Option<Guard>,
-    /// Of all these entries.
+    /// Bytes of all these entries.
     bytes: u64,
     found: Vec<Found>,
     copies: Vec<Copy>,
     asked: Asked<'b>,
 }
 
-/// What an index is asked for at once, side by side.
+/// Keys for which an index is asked at once, so that the misses overlap.
 #[derive(Default)]
 struct Asked<'b> {
     items: Vec<usize>,
@@ -212,7 +219,7 @@ impl<'a, 'b> Batch<'a, 'b> {
         first.is_some_and(|first| offset(now) - offset(first) > SECTION_BYTES)
     }
 
-    /// Adds an entry, and starts loading what the index has for it: by the time the batch is full it is there.
+    /// Adds an entry, and starts loading what the index has for it, so that it is there by the time the batch is full.
     pub(super) fn add(&mut self, reference: Ref, version: u64, entry: &EntryView<'b>, keyspace: &'b Keyspace) {
         let key = self.core.hasher.key(entry.key);
         self.pin.get_or_insert_with(epoch::pin);
@@ -241,7 +248,7 @@ impl<'a, 'b> Batch<'a, 'b> {
         Ok(())
     }
 
-    /// Moves what is needed of the gathered entries.
+    /// Moves those of the gathered entries that are needed.
     #[inline(never)]
     pub(super) fn run(&mut self, emptied: &mut Emptied) -> Result<()> {
         let core = self.core;
@@ -253,7 +260,7 @@ impl<'a, 'b> Batch<'a, 'b> {
         let outcome = match self.copy_shortly(emptied) {
             Ok(()) => self.copy(emptied),
             Err(error) => {
-                // Without copies there is nothing that could take their sources' place.
+                // Without copies, nothing can take the place of their sources.
                 self.copies.clear();
                 Err(error)
             }
@@ -266,7 +273,7 @@ impl<'a, 'b> Batch<'a, 'b> {
         if too_late {
             self.relocator.fence();
         }
-        // Within the section: what a snapshot has let go meanwhile ends here.
+        // Within the section: what a snapshot has let go of meanwhile ends here.
         self.copies.clear();
         self.pairs.iter_mut().for_each(Pairs::clear);
         self.puts.clear();
@@ -275,8 +282,8 @@ impl<'a, 'b> Batch<'a, 'b> {
         outcome
     }
 
-    /// What the indexes have for the entries' keys: where shortcuts lead, and for the others by lookups with overlapping misses. In the section that copies what is
-    /// found.
+    /// Finds what the indexes have for the entries' keys: where shortcuts lead, and for the others by lookups with
+    /// overlapping misses. Call in the section that copies what is found.
     fn look_up(&mut self, emptied: &mut Emptied) {
         self.found.clear();
         self.found.resize(self.items.len(), Found::Other);
@@ -300,7 +307,7 @@ impl<'a, 'b> Batch<'a, 'b> {
         }
     }
 
-    /// Finds out which entries are needed, in the order that they shall have.
+    /// Finds out which entries are needed, in the order that their copies shall have.
     fn choose(&mut self) {
         self.copies.clear();
         for (at, (item, found)) in self.items.iter().zip(&self.found).enumerate() {
@@ -313,24 +320,24 @@ impl<'a, 'b> Batch<'a, 'b> {
         }
         let items = &self.items;
         if self.core.techniques.key_order && items.iter().any(|item| item.keyspace.info.kind == Kind::Ordered) {
-            // Copies lie as scans will read them.
+            // Copies lie in the order in which scans will read them.
             self.copies.sort_unstable_by_key(|copy| (items[copy.item].keyspace.info.id, items[copy.item].entry.key));
         }
     }
 
-    /// See [`Pairs::copy`]. In the section.
+    /// See [`Pairs::copy`]. Call in the section.
     fn copy_pairs(&mut self, rest: bool, emptied: &mut Emptied) -> Result<()> {
         let Some(pairs) = &mut self.pairs else { return Ok(()) };
         pairs.copy(self.core, &mut self.relocator, rest, emptied)
     }
 
-    /// Appends the copies of what goes the short ways.
+    /// Appends the copies of the entries that go the short ways.
     fn copy_shortly(&mut self, emptied: &mut Emptied) -> Result<()> {
         self.copy_pairs(true, emptied)?;
         self.puts.copy(self.core, &mut self.relocator, emptied)
     }
 
-    /// Appends the copies. Where space ends, so do they.
+    /// Appends the copies. Where space ends, the remaining entries are not copied.
     fn copy(&mut self, emptied: &mut Emptied) -> Result<()> {
         for at in 0..self.copies.len() {
             let copy = &mut self.copies[at];
@@ -350,7 +357,8 @@ impl<'a, 'b> Batch<'a, 'b> {
         Ok(())
     }
 
-    /// Puts the copies in the place of their sources, where these are current still; true if some were not. A fence must follow then.
+    /// Puts the copies in the place of their sources, where these are still current. Returns true if some were not; a
+    /// fence must follow then.
     fn swing(&self, writer: &mut Writer<'_>, emptied: &mut Emptied) -> bool {
         let core = self.core;
         let mut too_late = false;
@@ -362,7 +370,7 @@ impl<'a, 'b> Batch<'a, 'b> {
             match need {
                 Need::Tombstone => emptied.tombstones += 1,
                 Need::Shown(retained) => {
-                    // A snapshot does not outlive the process: nothing to wait for.
+                    // A snapshot does not outlive the process, so there is nothing to wait for.
                     retained.follow(*to);
                     writer.mark_dead(item.reference.0);
                     emptied.for_snapshots += 1;
@@ -408,7 +416,8 @@ impl Core {
         if current.is_none() { Found::Nothing } else { Found::Other }
     }
 
-    /// For a copy whose key was written meanwhile: it is marked dead, and garbage, unless a snapshot shows its source: that sees the copy then.
+    /// Handles a copy whose key was written meanwhile: marks it dead on media. The copy is garbage, unless a snapshot
+    /// shows its source; that snapshot sees the copy from now on, and the source is garbage.
     pub(super) fn came_too_late(
         &self,
         writer: &mut Writer<'_>,
@@ -420,7 +429,7 @@ impl Core {
     ) {
         emptied.too_late += 1;
         self.log.mark_dead_on_media(copy.0);
-        // Whoever replaced the entry has saved it for the snapshots that show it, before it was replaced.
+        // The writer that replaced the entry has saved it, before replacing it, for the snapshots that show it.
         let retained = self.snapshots.any().then(|| self.snapshots.retained(keyspace, key, source));
         match retained.flatten() {
             Some(retained) => {
@@ -431,12 +440,12 @@ impl Core {
         }
     }
 
-    /// Whether an entry is needed, and what for, if this is what the index has for its key.
+    /// Whether an entry is needed, and what for, given what the index has for its key.
     #[inline(always)]
     fn need_of(&self, pass: &Pass<'_>, item: &Item<'_>, found: Found) -> Option<Need> {
         match found {
             Found::This(hint) => return Some(Need::Current(hint)),
-            // Under something newer a tombstone is not needed: that, or what comes above it, stays.
+            // Under something newer a tombstone is not needed: that entry, or one that supersedes it, stays.
             Found::Nothing => return (!pass.may_drop_tombstone(item.version)).then_some(Need::Tombstone),
             Found::Other => {}
         }
@@ -447,8 +456,8 @@ impl Core {
     }
 }
 
-/// Looks for the entries where their shortcuts lead. A reference names one entry: if the index has it there, the entry is current, and its key need not be
-/// compared.
+/// Looks for the entries where their shortcuts lead. A reference names one entry: if the index has it there, the entry
+/// is current, and its key need not be compared.
 fn follow_shortcuts(items: &[Item<'_>], found: &mut [Found], emptied: &mut Emptied) {
     for (item, found) in items.iter().zip(found) {
         let Some(hint) = item.hint else { continue };
@@ -460,7 +469,8 @@ fn follow_shortcuts(items: &[Item<'_>], found: &mut [Found], emptied: &mut Empti
 }
 
 impl Item<'_> {
-    /// Replaces the entry in the index if it is there still. (Its place cannot have been used again: the victim is not free.)
+    /// Replaces the entry in the index if it is still there. (Its place cannot have been used again: the victim is not
+    /// free.)
     #[inline(always)]
     fn swing(&self, core: &Core, hint: Option<u64>, copy: Ref) -> bool {
         with_index!(self.keyspace, index => {

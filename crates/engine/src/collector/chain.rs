@@ -1,4 +1,5 @@
-//! The chain collector (NStore, section III-E): bury the ancestors of the victim's entries, then move what the index still names.
+//! The chain collector (NStore, section III-E): buries the ancestors of the victim's entries, then moves what the index
+//! still names.
 //!
 //! Entries are moved in groups: one set of latches, one stretch of copies, one fence.
 
@@ -41,7 +42,7 @@ impl Collector for ChainCollector {
     fn prepare(&self, core: &Core) -> Result<()> {
         if !self.chained.load(Ordering::Acquire) {
             if core.log.outlives_the_process() {
-                // A close waits for this thread.
+                // Ends the sweep when the store is being closed: the close waits for this thread.
                 let between = |_| core.committer.ensure_writable().map(|()| ControlFlow::Continue(()));
                 core.sweep(Scope::Everything, &mut None, &between)?;
             }
@@ -57,15 +58,15 @@ impl Collector for ChainCollector {
     fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()> {
         emptied.buried = pass.bury().map_err(|error| core.explain(error))?;
         if pass.is_wholly_dead() {
-            // An index may lead there all the same: to what is damaged, and may be anybody's for all that it knows.
+            // An index may still lead there: to a damaged entry, which may be any key's.
             return pass.verify().map_err(|error| core.explain(error));
         }
-        // After the victim was sealed: whatever has entries in it is here, or was dropped.
+        // Taken after the victim was sealed: every keyspace with entries in it is here, or was dropped.
         let keyspaces = core.keyspaces_by_id();
         let mut mover = Mover { core, relocator: core.log.relocator(pass.node()), group: Vec::with_capacity(GROUP), bytes: 0 };
         let mut outcome = Ok(());
         let found = core.log.visit_segment(pass.node(), pass.segment(), |reference, version, keyspace, entry| {
-            // A dead entry may still be shown by a snapshot: buried since, or born dead.
+            // A snapshot may still show a dead entry: one that was buried since, or born dead.
             if outcome.is_err() || entry.op() == Op::Delete || (entry.is_dead() && !core.snapshots.any()) {
                 return;
             }
@@ -77,7 +78,7 @@ impl Collector for ChainCollector {
         });
         outcome?;
         mover.move_group(emptied)?;
-        // What is damaged was not moved: it would be lost with the victim.
+        // A damaged entry was not moved: it would be lost with the victim.
         pass.ensure_whole(&found).map_err(|error| core.explain(error))
     }
 }
@@ -90,7 +91,7 @@ struct Mover<'a, 'b> {
 }
 
 impl<'b> Mover<'_, 'b> {
-    /// Adds an entry; true if the group is complete.
+    /// Adds an entry. Returns true if the group is complete.
     fn add(&mut self, item: Item<'b>) -> bool {
         self.core.latches.prefetch(self.core.latches.stripe_of(item.key.hash));
         item.keyspace.prefetch_for_write(item.key.bytes);
@@ -99,12 +100,12 @@ impl<'b> Mover<'_, 'b> {
         self.group.len() == GROUP || self.bytes >= GROUP_BYTES
     }
 
-    /// Moves those entries of the group that are current, or shown by a snapshot.
+    /// Moves those entries of the group that are current, or that a snapshot shows.
     fn move_group(&mut self, emptied: &mut Emptied) -> Result<()> {
         self.bytes = 0;
         let core = self.core;
         let mut group = std::mem::take(&mut self.group);
-        // What is not current never becomes so again.
+        // An entry that is not current never becomes current again.
         {
             let _pin = epoch::pin();
             group.retain(|item| item.is_current(core) || core.snapshots.any());
@@ -141,7 +142,7 @@ impl<'b> Mover<'_, 'b> {
                 Ok(copy) => {
                     emptied.bytes += item.entry.size;
                     match retained {
-                        // A snapshot does not outlive the process: nothing to wait for.
+                        // A snapshot does not outlive the process, so there is nothing to wait for.
                         Some(retained) => {
                             followed.push((item.reference, retained, Ref(copy)));
                         }
@@ -178,7 +179,7 @@ impl Item<'_> {
         with_index!(self.keyspace, index => index.get(self.key, &core.resolver())) == self.reference
     }
 
-    /// Puts the copy in the entry's place. The key's latch is held and the entry was current under it.
+    /// Puts the copy in the entry's place. Call with the key's latch held since the entry was seen to be current.
     fn install(&self, core: &Core, copy: Ref) {
         let installed = with_index!(self.keyspace, index => {
             index.install(index.any_token(), self.key, self.reference, copy, &core.resolver())

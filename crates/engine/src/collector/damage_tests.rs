@@ -1,4 +1,4 @@
-//! Damage in victims: it is told, stays where it is, and is nobody's reason to fail but that of who reads it.
+//! Damage in victims: it is reported and stays where it is, and fails only those that read it.
 
 use super::tests::small_options;
 use crate::keyspace::KeyspaceHandle;
@@ -40,7 +40,7 @@ fn all() -> impl Iterator<Item = (CollectorKind, Kind)> {
     [CollectorKind::Batched, CollectorKind::Chain].into_iter().flat_map(|one| [(one, Kind::Hash), (one, Kind::Ordered)])
 }
 
-/// All but the one that is damaged are there.
+/// Verifies that all keys but the damaged one are there.
 fn verify(store: &Store, keyspace: &KeyspaceHandle, what: &str) {
     for key in 0..KEYS {
         match store.get_with(keyspace, &key.to_be_bytes(), <[u8]>::to_vec) {
@@ -61,7 +61,7 @@ fn a_victim_with_damage_is_kept_and_the_damage_told() {
         let outcome = store.compact(0.01, |_| ControlFlow::Continue(()));
         assert_eq!(outcome.map_err(|error| error.kind()), Err(ErrorKind::Damaged), "{what}");
         assert_eq!(store.stats().damage.len(), 1, "{what}");
-        // What is left is collected, and the space used again.
+        // The rest is collected, and the space used again.
         store.compact(0.01, |_| ControlFlow::Continue(())).unwrap();
         (0..3 * KEYS).map(|key| key % KEYS).filter(|key| *key != DAMAGED).for_each(|key| put(&store, &keyspace, key).unwrap());
         store.compact(0.01, |_| ControlFlow::Continue(())).unwrap();
@@ -69,7 +69,7 @@ fn a_victim_with_damage_is_kept_and_the_damage_told() {
     }
 }
 
-/// Regression: a write that looked for space came upon the damage of another key, and was refused for it.
+/// Regression: a write that looked for space came upon the damage of another key, and was refused because of it.
 #[test]
 fn a_write_that_looks_for_space_has_nothing_to_do_with_damage_that_it_finds() {
     for (collector, kind) in all() {

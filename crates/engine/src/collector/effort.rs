@@ -1,12 +1,14 @@
-//! What collecting costs, by node: bytes of segments emptied, processor time of whoever emptied them; and how long writers waited for space.
+//! The cost of collecting, by node: bytes of segments emptied, processor time of the threads that emptied them, and how
+//! long writers waited for space.
 //!
-//! Thread safety: counters; processor time is that of the calling thread, so a [`Bill`] stays on the thread that opened it.
+//! Thread safety: the counters are atomic. Processor time is that of the calling thread, so a [`Bill`] stays on the
+//! thread that opened it.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A node's part since the store was opened.
+/// What the collection of a node has cost since the store was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Effort {
     segments: AtomicU64,
@@ -21,7 +23,7 @@ impl Effort {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Segments, their bytes, and nanoseconds of processors.
+    /// Returns the segments, their bytes, and nanoseconds of processor time.
     pub fn read(&self) -> (u64, u64, u64) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (read(&self.segments), read(&self.bytes), read(&self.cpu_nanos))
@@ -36,12 +38,12 @@ pub(crate) struct Bill<'a> {
 }
 
 impl<'a> Bill<'a> {
-    /// Begins with `node`.
+    /// Opens a bill that charges `node` first.
     pub fn open(efforts: &'a [Effort], node: usize) -> Bill<'a> {
         Bill { efforts, node, since: thread_time() }
     }
 
-    /// What follows is for `node`.
+    /// Charges what follows to `node`.
     pub fn turn_to(&mut self, node: usize) {
         if node != self.node {
             self.charge();
@@ -77,7 +79,7 @@ impl Drop for Stopwatch<'_> {
     }
 }
 
-/// Time that this thread has had a processor.
+/// Processor time that this thread has used.
 pub(super) fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

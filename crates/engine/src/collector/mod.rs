@@ -1,22 +1,29 @@
-//! Collection of garbage: emptying segments so that they can be used again (`docs/adr/0011`, `0014`, `0016`).
+//! Garbage collection: emptying segments so that they can be used again (`docs/adr/0011`, `0014`, `0016`).
 //!
-//! The protocol and why it is safe is in `docs/adr/0011`; the log's half of it in `hither_log::pass`. This module decides when and which segments are collected,
-//! and runs the collectors' threads; a [`Collector`] knows how one segment is emptied.
+//! `docs/adr/0011` has the protocol and the argument why it is safe; `hither_log::pass` has the log's half of it. This
+//! module decides when to collect and which segments, and runs the collectors' threads. A [`Collector`] knows how to
+//! empty one segment.
 //!
 //! # When
 //!
-//! In the background once few of the existing segments are free: then segments with at least `gc_threshold` garbage are collected, best first, on
-//! each node by that node's threads. A store that may grow is collected somewhat earlier if more than half of it is garbage, and when nobody writes (`docs/adr/0023`). If the store cannot grow and still less is free, any segment that brings more than it costs. A write that finds no space
-//! collects by itself.
+//! * In the background, once few of the existing segments are free: each node's threads collect that node's segments
+//!   with at least `gc_threshold` garbage, best first.
+//! * Somewhat earlier, in a store that may grow, if more than half of it is garbage; also when nobody writes
+//!   (`docs/adr/0023`).
+//! * If the store cannot grow and still less is free: any segment that brings more than it costs.
+//! * A write that finds no space collects by itself.
 //!
 //! # Thread safety
 //!
-//! Any number of passes run at the same time, over different segments, beside writers, readers, snapshots and checkpoints. Of the chain collector's writers wait only for the
-//! latches of the entries being moved, some at a time, for microseconds; of the batched one's for none.
+//! Any number of passes run at the same time, over different segments, beside writers, readers, snapshots and
+//! checkpoints. Writers wait for the chain collector only while it holds the latches of the entries that it is moving:
+//! some at a time, for microseconds. They wait for no latch of the batched collector.
 //!
 //! # Crash
 //!
-//! At any step: recovery completes or undoes the pass (`recovery`).
+//! A crash may come at any step. Recovery completes the burials of an interrupted pass of the chain collector and gives
+//! its victim back (`mending`). An interrupted pass of the batched collector needs no repair: of a copy and its source,
+//! either suffices.
 
 mod batched;
 mod chain;
@@ -52,19 +59,21 @@ use sweep::Due;
 
 /// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.
 const LEAST_GAIN: f64 = 0.05;
-/// The same for a write that would fail otherwise: dear, but it goes on.
+/// The same for a write that would fail otherwise: such a pass is expensive, but the write goes on.
 const LAST_GAIN: f64 = 0.01;
 /// The same where not even a delete would have room.
 const STUCK_GAIN: f64 = 1.0 / STUCK_SHARE as f64;
 const STUCK_SHARE: u64 = 400;
-/// Bytes of the victims that share one search and one settling, in the background.
+/// Bytes of the victims of one round in the background, which share one search and one settling.
 const ROUND_BYTES: u64 = 2 << 20;
-/// Passes of such a round: so many at least, and at most.
+/// Fewest and most passes of such a round.
 const PASSES_PER_ROUND: std::ops::RangeInclusive<u64> = 4..=16;
-/// Victims are freed, and handed on, after so many passes, or earlier if a few segments are left to move to. To hand them on is to wait for all readers and writers, and where
-/// writers keep all processors busy, each wait is one for a processor, too: some milliseconds, in which they run out of space (`docs/adr/0022`).
+/// Victims are freed and handed to the writers after this many passes, or earlier if fewer than [`FEW`] free segments
+/// are left to move to. Handing them on waits for all readers and writers. Where writers keep all processors busy, each
+/// such wait is also a wait for a processor: some milliseconds, in which the writers run out of space
+/// (`docs/adr/0022`).
 const PASSES_PER_REUSE: usize = 8;
-/// So few segments.
+/// Below this number of segments, room to move to is short.
 const FEW: u64 = 3;
 
 /// How one segment is emptied.
@@ -72,24 +81,25 @@ pub(crate) trait Collector: Send + Sync {
     /// What it does with tombstones.
     fn tombstones(&self) -> Tombstones;
 
-    /// Called before each round of passes, with none in progress that began before the first of these calls.
+    /// Called before each round of passes. Every pass in progress then began after the first of these calls.
     fn prepare(&self, _core: &Core) -> Result<()> {
         Ok(())
     }
 
-    /// Whether every superseded entry that is not dead is linked to (`docs/adr/0011`, *reach*).
+    /// Whether links lead to every superseded entry that is not dead (`docs/adr/0011`, *reach*).
     fn has_chains(&self) -> bool {
         false
     }
 
-    /// Moves everything in the victim of `pass` that is still needed, and sees to it that nothing older can come back. `emptied` learns what it did.
+    /// Moves everything in the victim of `pass` that is still needed, and ensures that nothing older can come back.
+    /// Records in `emptied` what it did.
     ///
     /// # Errors
     /// If there is no space to move to, or the store has become read-only.
     fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()>;
 }
 
-/// The collector of a kind. `fresh`: the store is empty.
+/// Returns the collector of a kind. `fresh`: the store is empty.
 pub(crate) fn make(kind: CollectorKind, fresh: bool) -> Box<dyn Collector> {
     match kind {
         CollectorKind::Batched => Box::new(BatchedCollector),
@@ -108,9 +118,9 @@ pub(crate) struct Emptied {
     pub tombstones: u64,
     /// Copies that came too late: their keys were written meanwhile.
     pub too_late: u64,
-    /// Entries that were known to be garbage, so that no index was asked for them.
+    /// Entries known to be garbage, for which no index was asked.
     pub known_garbage: u64,
-    /// Current entries by what came of their shortcuts: found at once, in the leaf beside, not found.
+    /// Current entries by the outcome of their shortcuts: found at once, found in the sibling leaf, not found.
     pub shortcuts: [u64; 3],
     /// Bytes of the copies.
     pub bytes: u64,
@@ -135,24 +145,24 @@ pub(crate) struct Collections {
     pub sweep_nanos: AtomicU64,
     /// Segments that sweeps have looked through.
     pub swept_segments: AtomicU64,
-    /// Held by whoever sweeps; what the last one has left, if it was cut short.
+    /// Held by the thread that sweeps. Holds what the last sweep left to do, if it was cut short.
     sweeping: Mutex<Option<sweep::Rest>>,
-    /// Times that a write found no space and collected by itself.
+    /// Number of times that a write found no space and collected by itself.
     pub stalls: AtomicU64,
-    /// Time that they took, in nanoseconds.
+    /// Time that those writes spent making space, in nanoseconds.
     stall_nanos: AtomicU64,
     /// By node.
     pub efforts: [Effort; hither_log::address::MAX_NODES],
     /// By node.
     movers: [Movers; hither_log::address::MAX_NODES],
-    /// Writes that were slowed down because space was scarce, and by how much.
+    /// Number of writes that were slowed down because space was scarce, and the total delay.
     pub paced_writes: AtomicU64,
     pub paced_nanos: AtomicU64,
-    /// Time of the passes, in nanoseconds.
+    /// Time spent in passes, in nanoseconds.
     pub nanos: AtomicU64,
     /// Freed segments that writers got back.
     pub reused: AtomicU64,
-    /// One thread at a time searches for victims, so that two do not settle for the same ones.
+    /// One thread at a time searches for victims, so that two threads do not choose the same ones.
     round: Mutex<()>,
 }
 
@@ -188,22 +198,22 @@ impl Collections {
 pub(crate) enum Need {
     /// There is enough.
     None,
-    /// Segments that are worth it.
+    /// Segments that are worth it are to be collected.
     Some,
-    /// The same, or the store grows, although more than half of it is garbage.
+    /// As `Some`; otherwise the store would grow although more than half of it is garbage.
     Growth,
-    /// Whatever brings space.
+    /// Whatever brings space is to be collected.
     Any,
-    /// Whatever brings any space at all, before a write fails.
+    /// Whatever brings any space at all is to be collected, before a write fails.
     Last,
 }
 
-/// Whether this time has come, if there is one.
+/// Whether `end` has come; false if there is none.
 pub(crate) fn is_over(end: Option<Instant>) -> bool {
     end.is_some_and(|end| Instant::now() >= end)
 }
 
-/// The lock, if it can be had until `end`, or at all if there is none.
+/// Returns the lock if it can be had before `end`; waits as long as it takes if there is no `end`.
 pub(crate) fn lock_until<T>(mutex: &Mutex<T>, end: Option<Instant>) -> Option<MutexGuard<'_, T>> {
     end.map_or_else(|| Some(mutex.lock()), |end| mutex.try_lock_until(end))
 }
@@ -217,9 +227,9 @@ impl Need {
 /// How much a call collects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// One victim: somebody waits, until then at most.
+    /// One victim: somebody waits, until this time at most.
     Pass(Option<Instant>),
-    /// A round of some.
+    /// One round of victims.
     Round,
 }
 
@@ -235,18 +245,19 @@ impl Turn {
 
 /// What is to be collected.
 struct Wanted {
-    /// Of one node, or of any.
+    /// The node to collect, or any.
     node: Option<usize>,
     need: Need,
-    /// Victims of which at least this share is garbage.
+    /// Victims must have at least this share of garbage.
     least: f64,
-    /// Only as long as they are the best of all.
+    /// Take victims only as long as the best of all candidates have that share.
     first: bool,
     turn: Turn,
 }
 
 impl Wanted {
-    /// Whether readers are waited for: a write that needs space does so no longer than it waits for space.
+    /// Whether the caller waits for readers. A write that needs space waits for them at most as long as it waits for
+    /// space.
     fn wait(&self) -> Wait {
         match self.turn {
             _ if !self.need.is_urgent() => Wait::No,
@@ -255,19 +266,20 @@ impl Wanted {
     }
 }
 
-/// How much longer copies may be than what is copied: words that they have in addition to four at least.
+/// How much longer copies may be than their sources, in words beside the four that an entry has at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Growth {
     None,
-    /// A segment of moved entries belongs to one keyspace; an entry of another says which. It begins with a base of versions; what is much older says its version, if a snapshot of
-    /// that age forbids to raise it. Either takes a word behind that for extensions.
+    /// A segment of moved entries belongs to one keyspace, so an entry of another keyspace has to name its own. The
+    /// segment begins with a base version; a much older entry has to write out its version, if a snapshot of that age
+    /// forbids to raise it. Either takes one word, behind a word for extensions.
     ByKeyspaceOrVersion,
     /// Both may come together.
     ByBoth,
 }
 
 impl Growth {
-    /// The most that copies of so many bytes take.
+    /// The most bytes that copies of `bytes` of entries take.
     fn most_of(self, bytes: u64) -> u64 {
         let words = match self {
             Growth::None => 0,
@@ -279,7 +291,8 @@ impl Growth {
 }
 
 impl Core {
-    /// Collects the best victims of `node`, or of any node; returns the number of segments freed. Call outside epoch pins.
+    /// Collects the best victims of `node`, or of any node; returns the number of segments freed. Call outside epoch
+    /// pins.
     pub fn collect(&self, node: Option<usize>, need: Need, turn: Turn) -> Result<usize> {
         self.committer.ensure_writable()?;
         let least = match need {
@@ -294,9 +307,10 @@ impl Core {
             Need::Growth | Need::Some | Need::None => Due::WithTime,
         };
         self.sweep_if_due(node, due, turn)?;
-        // While there is time, what gains by waiting waits: young segments of hot keys lose more entries soon.
+        // While there is time, a segment that gains by waiting waits: young segments of hot keys soon lose more
+        // entries.
         let first = matches!(need, Need::None | Need::Some) && node.is_some();
-        // Not before: a sweep has a bill of its own, and what is collected within it has another.
+        // Opened only now: a sweep has a bill of its own, and what is collected within the sweep has another.
         let mut bill = Bill::open(&self.collections.efforts, node.unwrap_or(0));
         let started = Instant::now();
         let freed = self.collect_from(&Wanted { node, need, least, first, turn }, &mut bill);
@@ -306,7 +320,8 @@ impl Core {
         freed
     }
 
-    /// Collects some of the best victims of any node of which at least `least` is garbage, by hand; returns the number of segments freed. Call outside epoch pins.
+    /// Collects, by hand, a round of the best victims of any node of which at least `least` is garbage. Returns the
+    /// number of segments freed. Call outside epoch pins.
     pub fn collect_worth(&self, least: f64) -> Result<usize> {
         self.committer.ensure_writable()?;
         let mut bill = Bill::open(&self.collections.efforts, 0);
@@ -326,10 +341,10 @@ impl Core {
             bill.turn_to(node);
             match self.run_pass(&pass, growth, wanted.turn.end()) {
                 Ok(true) => emptied.push(pass),
-                // No room to move to: what was freed may be had once readers have left.
+                // No room to move to: the space of freed victims may be had once readers have left.
                 Ok(false) => {}
                 Err(error) if error.kind().is_lack_of_space() || error.kind() == ErrorKind::TooLarge => {}
-                // It stays where it is, and is in the statistics.
+                // The damaged victim stays where it is; the damage is in the statistics.
                 Err(error) if error.kind() == ErrorKind::Damaged => damage = damage.or(Some(error)),
                 Err(error) => return Err(error),
             }
@@ -342,7 +357,7 @@ impl Core {
         }
         freed += self.free_victims(emptied)?;
         self.reuse_freed(wanted.wait())?;
-        // Whoever collects by hand is to hear of it. A write that needs space has nothing to do with it.
+        // A collection by hand reports the damage. A write that needs space has nothing to do with it.
         match damage.filter(|_| wanted.node.is_none()) {
             Some(damage) => Err(damage),
             None => Ok(freed),
@@ -362,7 +377,7 @@ impl Core {
 
     /// Begins passes over the best victims.
     fn begin_passes(&self, wanted: &Wanted, growth: Growth) -> Result<Vec<Pass<'_>>> {
-        // Where room is short: what is larger would get no permit.
+        // Where room is short, a victim with more to move would get no permit.
         let room: Vec<u64> = (0..self.log.nodes()).map(|node| self.log.room_to_move(node).most()).collect();
         let worth = |candidate: &Candidate| {
             wanted.node.is_none_or(|node| candidate.node as usize == node)
@@ -375,9 +390,9 @@ impl Core {
             Turn::Pass(_) => 1,
             Turn::Round => (ROUND_BYTES / self.log.pool(0).segment_bytes()).clamp(*PASSES_PER_ROUND.start(), *PASSES_PER_ROUND.end()),
         };
-        // A check holds it for long.
+        // A check may hold this lock for long.
         let Some(_one_at_a_time) = lock_until(&self.collections.round, wanted.turn.end()) else { return Ok(Vec::new()) };
-        // With the lock held: once a close has waited for the passes under way, none begins.
+        // Asked with the lock held: once a close has waited for the passes under way, no new one begins.
         self.committer.ensure_writable()?;
         self.collector.prepare(self)?;
         let mut victims = self.log.best_candidates(tombstones, most as usize, worth);
@@ -397,9 +412,10 @@ impl Core {
         Ok(passes)
     }
 
-    /// How much longer copies of the passes to come may be. Lets them have higher versions, where old ones would have to be written out (`docs/adr/0024`).
+    /// Returns how much longer copies of the passes to come may be. Lets copies have higher versions where old ones
+    /// would have to be written out (`docs/adr/0024`).
     fn growth_of_copies(&self) -> Growth {
-        // The bases of segments that are opened meanwhile will not be higher.
+        // Segments that are opened meanwhile will have no higher base than this.
         let enough = self.log.clock.upper_bound().saturating_sub(ROOM_BELOW / 2);
         let is_enough = |version: u64| version >= enough;
         if !is_enough(self.log.settled_for_copies()) && self.snapshots.lowest_version().is_none_or(is_enough) {
@@ -415,7 +431,8 @@ impl Core {
         }
     }
 
-    /// Empties the victim; false, with nothing done, if there is no room for what it holds, or none before `end` beside others.
+    /// Empties the victim. Returns false, with nothing done, if there is no room for what has to be moved, or none
+    /// before `end` beside other passes.
     fn run_pass(&self, pass: &Pass<'_>, growth: Growth, end: Option<Instant>) -> Result<bool> {
         debug_assert!(!epoch::is_pinned(), "a pass waits for readers and writers");
         let node = pass.node();

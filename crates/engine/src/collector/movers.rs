@@ -1,10 +1,14 @@
-//! Who may move entries where room is short.
+//! Permits to move entries where room is short.
 //!
-//! A pass gives its victim back only when all that is needed has been moved. Several that begin with room for one of them, or one that is larger than the room, would take the last free
-//! segments and free none: the store would be full for ever, whatever garbage it holds. So a pass asks first. Alone, it gets its permit if all it has to move fits; beside others,
-//! if it fits besides everything that is promised to them, and waits otherwise.
+//! A pass frees its victim only when everything that is needed has been moved. Several passes that begin with room for
+//! one of them, or one pass that needs more than the room, would take the last free segments and free none: the store
+//! would be full for ever, whatever garbage it holds.
 //!
-//! Thread safety: any number of threads. Whoever holds a permit asks for no other and waits for nobody who does, so there is no deadlock.
+//! So a pass asks for a permit first. Alone, it gets the permit if everything that it has to move fits. Beside other
+//! passes, it gets the permit if that fits besides everything promised to them, and waits otherwise.
+//!
+//! Thread safety: any number of threads. A thread that holds a permit asks for no other and waits for no thread that
+//! does, so there is no deadlock.
 
 use hither_log::MoveRoom;
 use parking_lot::{Condvar, Mutex};
@@ -20,11 +24,11 @@ pub(crate) struct Movers {
 #[derive(Debug, Default)]
 struct Busy {
     passes: u64,
-    /// The most that they may still take, each with a gap at the end of a segment.
+    /// The most bytes that these passes may still take, each with a gap at the end of a segment.
     promised: u64,
 }
 
-/// Leave to move entries, until it is dropped.
+/// Permission to move entries, until it is dropped.
 #[must_use = "others may move when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
@@ -33,8 +37,8 @@ pub(crate) struct Permit<'a> {
 }
 
 impl Movers {
-    /// A permit for moving up to `bytes`; waits for others if there is no room beside them, until `end` if there is one. `None` if there is not even room alone, or not in time.
-    /// `gap`: bytes of a segment.
+    /// Returns a permit for moving up to `bytes`. Waits for other passes if there is no room beside them, until `end`
+    /// if there is one. Returns `None` if there is no room even alone, or not in time. `gap`: bytes of a segment.
     pub fn enter(&self, bytes: u64, gap: u64, end: Option<Instant>, room: impl Fn() -> MoveRoom) -> Option<Permit<'_>> {
         let promised = bytes + gap;
         let mut busy = self.busy.lock();

@@ -1,4 +1,5 @@
-//! Pairs on their shortest way, step by step: what comes between the reading, the copying and the swing; and that a section ends where there is only garbage.
+//! Pairs on their shortest way, step by step: changes that come between the reading, the copying and the swing; and
+//! that a section ends where there is only garbage.
 
 use super::pairs::Pairs;
 use super::puts::HashKeyspace;
@@ -20,8 +21,9 @@ fn current(core: &Core, keyspace: &KeyspaceHandle, key: u64) -> Ref {
     with_index!(keyspace.0, index => index.get(core.hasher.key(&key.to_le_bytes()), &core.resolver()))
 }
 
-/// Moves the pairs of the segment that holds all of [`KEYS`]; `between_reading` and `between_copying` come behind these steps. Returns what was done, and what a snapshot from the
-/// beginning, if one is asked for, shows in the end, when all of the victim's space is used again.
+/// Moves the pairs of the segment that holds all of [`KEYS`]; `between_reading` and `between_copying` run after these
+/// steps. Returns what was done. Verifies what the snapshots show in the end, when all of the victim's space is used
+/// again; one is taken at the beginning if `snapshot_first`.
 fn move_pairs(
     snapshot_first: bool,
     between_reading: impl Fn(&Store, &KeyspaceHandle),
@@ -90,7 +92,7 @@ fn what_nobody_changes_is_moved() {
     assert_eq!((emptied.moved, emptied.too_late, emptied.for_snapshots), (KEYS, 0, 0));
 }
 
-/// A snapshot that came before the pairs were read, and what was changed before they were copied.
+/// Keys are changed between the reading and the copying: first without, then with a snapshot from before the reading.
 #[test]
 fn what_is_changed_before_it_is_copied_is_moved_for_snapshots_only() {
     let emptied = move_pairs(false, change, |_, _| ());
@@ -99,7 +101,8 @@ fn what_is_changed_before_it_is_copied_is_moved_for_snapshots_only() {
     assert_eq!((emptied.moved, emptied.too_late, emptied.for_snapshots), (KEYS / 3, 0, KEYS / 3 * 2));
 }
 
-/// A snapshot is there either way: the one behind the reading. What comes too late is not visible, and is what the snapshot shows.
+/// There is a snapshot either way: the one after the reading. A copy that comes too late is not visible, and is what
+/// the snapshot shows.
 #[test]
 fn what_is_changed_before_its_copy_takes_its_place_comes_too_late() {
     for snapshot_first in [false, true] {
@@ -108,7 +111,8 @@ fn what_is_changed_before_its_copy_takes_its_place_comes_too_late() {
     }
 }
 
-/// Inserts split the index's segments between the copying and the swing: what was found is frozen, and found again.
+/// Inserts split the index's segments between the copying and the swing: the places that were found are frozen, and
+/// found again.
 #[test]
 fn splits_come_between() {
     let split = |store: &Store, keyspace: &KeyspaceHandle| (KEYS..20 * KEYS).for_each(|key| put(store, keyspace, key, key));
@@ -128,12 +132,13 @@ fn splits_come_between() {
     }
 }
 
-/// Some live pairs here and there between long entries that are garbage: each time a section begins, and others wait for its end.
+/// Some live pairs here and there between long entries that are garbage: a section begins each time, and others wait
+/// for its end.
 #[test]
 fn a_section_ends_where_there_is_only_garbage() {
     const BLOCKS: u64 = 6;
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
-        // To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
+        // To standard output itself: the output of a test that passes is not shown otherwise. The reader may be gone.
         let _ = std::io::Write::write_all(&mut std::io::stdout(), b"HITHER_COUNT skipped_without_shm 1\n");
         return;
     };
@@ -173,7 +178,7 @@ fn a_section_ends_where_there_is_only_garbage() {
     core.collector.empty(core, &pass, &mut emptied).unwrap();
     assert_eq!((emptied.moved, emptied.known_garbage), (20 * BLOCKS, 30 * BLOCKS));
     assert!(!epoch::is_pinned());
-    // One for each batch, of which a section ends with, and few more.
+    // One for each batch, with which a section ends, and few more.
     let fences = fences() - before;
     assert!((BLOCKS..2 * BLOCKS).contains(&fences), "{fences} fences");
 }

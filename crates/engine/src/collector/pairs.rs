@@ -1,12 +1,17 @@
-//! The shortest way of a batch: pairs of eight bytes each, of the victim's own keyspace, if that has a hash index. They are most of what a collector of small
-//! values moves, so each instruction here counts (`docs/adr/0022`).
+//! The shortest way of a batch: pairs of eight bytes each, of the victim's own keyspace, if that has a hash index. They
+//! are most of what a collector of small values moves, so each instruction here counts (`docs/adr/0022`).
 //!
-//! The steps, their order and the writer section are those of [`super::puts`], the reference, which does all that is unusual. What is left out: a pair is verified
-//! once, when the victim is read, and read again from the caches when it is copied; nothing of it is kept meanwhile but where it lies and where the index may name it.
+//! The steps, their order and the writer section are those of [`super::puts`], the reference, which handles everything
+//! unusual. This way leaves out two things. A pair is verified once, when the victim is read, and read again from the
+//! caches when it is copied. Nothing of a pair is kept meanwhile but its place and where the index may name it.
 //!
-//! Pairs are looked up and copied in groups, two groups behind the reading: what the index has for one is loaded meanwhile, and no more is asked for at once than the processor
-//! has under way. So the section begins with the first group. Where the index may name a pair is found when it is asked for. A split that comes in between leaves what it moved
-//! where it was, frozen: a pair that was current is found there, and one that is not found was superseded before, for nothing that comes into an index later leads to a victim.
+//! Pairs are looked up and copied in groups, two groups behind the reading: what the index has for a pair is loaded
+//! meanwhile, and no more is requested at once than the processor can have under way. So the section begins with the
+//! first group.
+//!
+//! Where the index may name a pair is found when the pair is requested. A split that comes in between leaves what it
+//! moved in the old place, frozen. A pair that was current is still found there. One that is not found there was
+//! superseded before, because nothing that comes into an index later leads to a victim.
 
 use super::Emptied;
 use super::puts::{HashKeyspace, Shown};
@@ -16,9 +21,9 @@ use hither_index::Ref;
 use hither_index::hash::{NearHome, Spot};
 use hither_log::{Pass, Relocator, SourceSegment, Writer};
 
-/// So many pairs are asked for, and then as many are copied.
+/// Pairs that are requested together; as many are then copied.
 const GROUP: usize = 8;
-/// So many pairs are under way.
+/// Pairs that are under way.
 const AHEAD: usize = 2 * GROUP;
 
 /// A pair that may be current.
@@ -41,11 +46,11 @@ pub(super) struct Pairs<'a, 'v> {
     of: HashKeyspace<'a>,
     victim: SourceSegment<'v>,
     pairs: Vec<Pair>,
-    /// Where the index may name the first ones.
+    /// Where the index may name them, as far as that was requested.
     near: Vec<NearHome<'a>>,
-    /// So many of them were looked up.
+    /// How many of the pairs were looked up.
     found: usize,
-    /// Those of them that are not where their paths begin, by number.
+    /// Those looked up that are not where their paths begin, by number.
     beyond: Vec<usize>,
     copied: Vec<Copied<'a>>,
     shown: Vec<Shown>,
@@ -75,7 +80,7 @@ impl<'a, 'v> Pairs<'a, 'v> {
         self.shown.clear();
     }
 
-    /// Adds a pair with this key; true if a group of pairs has come together.
+    /// Adds a pair with this key. Returns true if a group of pairs is complete.
     #[inline(always)]
     pub(super) fn add(&mut self, core: &Core, reference: Ref, key: u64) -> bool {
         let hash = core.hasher.hash_word(key);
@@ -83,8 +88,9 @@ impl<'a, 'v> Pairs<'a, 'v> {
         self.pairs.len().is_multiple_of(GROUP)
     }
 
-    /// Starts loading what the index has for the pairs that were added, and appends copies of those for which that was done before, if they are current or shown by a snapshot; of all that are
-    /// left, if `rest`. Where space ends, so do the copies: the next call makes none. In the section that swings them.
+    /// Starts loading what the index has for the pairs that were added. Appends copies of those for which that was done
+    /// before, or with `rest` of all that are left, if they are current or a snapshot shows them. Where space ends, so
+    /// do the copies: the next call makes none. Call in the section that swings them.
     pub(super) fn copy(&mut self, core: &Core, relocator: &mut Relocator<'_>, rest: bool, emptied: &mut Emptied) -> Result<()> {
         let index = self.of.index;
         let asked = self.near.len();
@@ -98,7 +104,7 @@ impl<'a, 'v> Pairs<'a, 'v> {
         for at in from..self.found {
             let (pair, near) = (self.pairs[at], self.near[at]);
             match index.find_at_home(near, pair.hash, pair.reference) {
-                // Its place is loaded until the next group is copied.
+                // The next place on its path is loaded by the time the next group is copied.
                 None if index.prefetch_beyond(near, pair.hash) => self.beyond.push(at),
                 spot => self.copy_one(core, pair.reference, spot, relocator, emptied)?,
             }
@@ -106,7 +112,7 @@ impl<'a, 'v> Pairs<'a, 'v> {
         if rest { self.copy_beyond(core, relocator, emptied) } else { Ok(()) }
     }
 
-    /// Does that for those that are not where their paths begin.
+    /// Looks up and copies those that are not where their paths begin.
     fn copy_beyond(&mut self, core: &Core, relocator: &mut Relocator<'_>, emptied: &mut Emptied) -> Result<()> {
         let mut beyond = std::mem::take(&mut self.beyond);
         let copied = beyond.drain(..).try_for_each(|at| {

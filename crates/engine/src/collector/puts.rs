@@ -1,10 +1,13 @@
-//! The short way of a batch: entries with a value, in hash keyspaces; for most pairs of eight bytes each there is a shorter one ([`super::pairs`]).
+//! The short way of a batch: entries with a value, in hash keyspaces. Most pairs of eight bytes each have a shorter one
+//! ([`super::pairs`]).
 //!
-//! The steps, their order and the writer section are those of [`super::batched`], the reference, which does all that is unusual. What is left out: the order of the copies does not
-//! matter, and whether the index names an entry is seen without its key, which is not read again.
+//! The steps, their order and the writer section are those of [`super::batched`], the reference, which handles
+//! everything unusual. This way leaves out two things. The order of the copies does not matter. And whether the index
+//! names an entry is seen without its key, which is not read again.
 //!
-//! A snapshot may come at any time, also between the reading of an entry and its batch. Whoever replaces what it shows saves it before, so snapshots are asked when
-//! the index does not name the entry.
+//! A snapshot may be taken at any time, also between the reading of an entry and its batch. A writer that replaces what
+//! a snapshot shows saves it for the snapshot before. So the collector asks the snapshots after it has found that the
+//! index does not name the entry.
 
 use super::Emptied;
 use crate::error::Result;
@@ -22,7 +25,7 @@ struct Put<'a> {
     version: u64,
     hash: u64,
     of: HashKeyspace<'a>,
-    /// Where the index names it, and its copy. `None`: it is not needed, or there was no room.
+    /// Where the index names the entry, and its copy. `None`: the entry is not needed, or there was no room.
     copied: Option<(Spot<'a>, Ref)>,
 }
 
@@ -33,7 +36,7 @@ pub(super) struct HashKeyspace<'a> {
     pub index: &'a HashIndex,
 }
 
-/// What only a snapshot shows: its source and its copy.
+/// An entry that only a snapshot shows: its source and its copy.
 pub(super) struct Shown {
     retained: Arc<Retained>,
     source: Ref,
@@ -41,7 +44,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// A snapshot does not outlive the process: there is nothing to wait for.
+    /// Lets the snapshot show the copy. A snapshot does not outlive the process, so there is nothing to wait for.
     pub(super) fn follow(&self, moved: &mut MovedEntries<'_>, emptied: &mut Emptied) {
         self.retained.follow(self.copy);
         moved.add(self.source.0);
@@ -50,13 +53,13 @@ impl Shown {
 }
 
 impl<'a> HashKeyspace<'a> {
-    /// `None` if it has another index.
+    /// Returns `None` if the keyspace has another index.
     pub(super) fn of(keyspace: &'a Keyspace) -> Option<HashKeyspace<'a>> {
         let AnyIndex::Hash(index) = &*keyspace.index else { return None };
         Some(HashKeyspace { keyspace, index })
     }
 
-    /// A copy for the snapshots that show the entry at `source`, if any does.
+    /// Copies the entry at `source` for the snapshots that show it. Returns `None` if there is none.
     #[cold]
     pub(super) fn copy_shown(
         self,
@@ -74,7 +77,8 @@ impl<'a> HashKeyspace<'a> {
         Ok(Some(Shown { retained, source, copy }))
     }
 
-    /// Puts the copy in the place of its source, if that is current still; false if not: it came too late then.
+    /// Puts the copy in the place of its source, if that is still current. Returns false if not: the copy came too
+    /// late.
     #[inline(always)]
     pub(super) fn swing(
         self,
@@ -94,7 +98,7 @@ impl<'a> HashKeyspace<'a> {
         is_in_place
     }
 
-    /// The copy in the entry's place, wherever that is now.
+    /// Puts the copy in the place of its source, wherever the index has that now. Returns false if it is not there.
     #[cold]
     fn install(self, core: &Core, source: Ref, copy: Ref) -> bool {
         let (index, key) = (self.index, core.hasher.key(core.log.key(source.0)));
@@ -128,7 +132,8 @@ impl<'a> Puts<'a> {
         self.puts.push(Put { reference, version, hash: key.hash, of, copied: None });
     }
 
-    /// Appends copies of those that are current, or shown by a snapshot. Where space ends, so do they. In the section that swings them.
+    /// Appends copies of those that are current, or that a snapshot shows. Where space ends, the remaining entries are
+    /// not copied. Call in the section that swings the copies.
     pub(super) fn copy(&mut self, core: &Core, relocator: &mut Relocator<'_>, emptied: &mut Emptied) -> Result<()> {
         for put in &mut self.puts {
             let HashKeyspace { keyspace, index } = put.of;
@@ -150,7 +155,8 @@ impl<'a> Puts<'a> {
         Ok(())
     }
 
-    /// Puts the copies in the place of their sources, where these are current still; true if some were not. A fence must follow then.
+    /// Puts the copies in the place of their sources, where these are still current. Returns true if some were not; a
+    /// fence must follow then.
     pub(super) fn swing(&self, core: &Core, pass: &Pass<'_>, writer: &mut Writer<'_>, emptied: &mut Emptied) -> bool {
         let mut too_late = false;
         let mut moved = pass.moved_entries();

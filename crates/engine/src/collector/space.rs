@@ -1,7 +1,9 @@
-//! Space: how urgently it is needed, and what a write does that finds none.
+//! Space: how urgently a node needs it, and what a write does that finds none.
 //!
-//! Thread safety: any number of writers make space at the same time, beside the collectors; each empties one victim at a time, and holds no latch and no pin. Crash: as
-//! for any pass ([`super`]).
+//! Thread safety: any number of writers make space at the same time, beside the collectors. Each writer empties one
+//! victim at a time, and holds no latch and no pin.
+//!
+//! Crash: as for any pass ([`super`]).
 
 use super::sweep::Due;
 use super::{LAST_GAIN, Need, Stopwatch, Turn, is_over};
@@ -11,16 +13,16 @@ use hither_log::{TakeBack, Tombstones, Wait};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a write waits for passes and sweeps of other threads, and for readers, before it fails for lack of space.
+/// Milliseconds that one search for space on a node waits for passes and sweeps of other threads, and for readers.
 const PATIENCE_MS: usize = 1000;
 
-/// Where a write looks for space that found none.
+/// Where a write that found no space looks for it.
 pub(crate) struct Search {
-    /// Where it tries next.
+    /// The node to be tried next.
     pub node: usize,
-    /// Nodes in a row on which nothing was to be gained.
+    /// Number of consecutive nodes on which nothing was to be gained.
     pub vain: usize,
-    /// When it gives up; absent: never.
+    /// When the write gives up; absent: never.
     pub end: Option<Instant>,
 }
 
@@ -41,7 +43,8 @@ impl Core {
         }
     }
 
-    /// How urgently `node` needs space of its collector thread `number` of `threads`: the less there is, the more of them are called in.
+    /// How urgently `node` needs space, as seen by its collector thread `number` of `threads`: the less space there is,
+    /// the more of them are called in.
     pub fn need_of_collector(&self, node: usize, number: usize, threads: usize) -> Need {
         let room = self.log.room(node);
         if number == 0 && room.free < room.before_growth() && self.has_much_garbage(node) {
@@ -56,7 +59,8 @@ impl Core {
         if room.left() <= call_at { need } else { Need::None }
     }
 
-    /// Whether a write that finds no space on `node` leaves sweeps to collectors: there are such, and they see as little space as it does.
+    /// Whether a write that finds no space on `node` leaves sweeps to collectors: the node has some, and they see as
+    /// little space as the write does.
     pub(super) fn leaves_sweeps(&self, node: usize) -> bool {
         self.log.has_collectors(node) && self.need_of_space(node) == Need::Any
     }
@@ -75,18 +79,18 @@ impl Core {
         f()
     }
 
-    /// Seals full segments, collects victims and gives freed segments to the writers, as thoroughly as can be; returns how many of those there were meanwhile, by whomever
-    /// they were given.
+    /// Seals full segments, collects victims and gives freed segments to the writers, as thoroughly as possible.
+    /// Returns how many segments the writers were given meanwhile, by whichever thread.
     pub fn reclaim(&self) -> Result<usize> {
         let reused = || self.collections.reused.load(Ordering::Acquire);
         let before = reused();
         self.seal(TakeBack::All)?;
         let damage = match self.collect(None, Need::Some, Turn::Round) {
-            // It stays, and holds up nothing.
+            // The damaged victim stays, and holds up nothing.
             Err(damage) if damage.kind() == ErrorKind::Damaged => Some(damage),
             collected => collected.map(|_| None)?,
         };
-        // What is swept goes with the next collection.
+        // The tombstones that this makes free to go leave with the next collection.
         self.sweep_all()?;
         self.reuse_freed(Wait::Yes)?;
         damage.map_or(Ok((reused() - before) as usize), Err)
@@ -99,12 +103,13 @@ impl Core {
         sealed.map_err(|error| self.explain(error))
     }
 
-    /// Makes every tombstone free to go that may.
+    /// Makes all tombstones free to go that may.
     pub fn sweep_all(&self) -> Result<()> {
         self.sweep_if_due(None, Due::Always, Turn::Round)
     }
 
-    /// For a write that found no space where `search` has brought it: makes some, waits for somebody who does, or goes on to another node. False if there is nothing to be gained on any.
+    /// For a write that found no space on `search.node`: makes some, waits for a thread that does, or goes on to
+    /// another node. Returns false if there is nothing to be gained on any node.
     pub fn make_space(&self, search: &mut Search) -> Result<bool> {
         let done = &self.collections;
         done.stalls.fetch_add(1, Ordering::Relaxed);
@@ -123,8 +128,8 @@ impl Core {
         Ok(!is_last)
     }
 
-    /// Makes space on a node; false if there is nothing to be gained, or, unless this is the `last` one to be asked, not at once. Any number of writers: each empties one victim at a
-    /// time, beside the collectors.
+    /// Makes space on a node. Returns false if there is nothing to be gained, or, unless this is the `last` node to be
+    /// asked, not at once. Any number of writers: each empties one victim at a time, beside the collectors.
     fn make_space_on(&self, node: usize, last: bool, end: Option<Instant>) -> Result<bool> {
         let done = &self.collections;
         let before = done.reused.load(Ordering::Acquire);
@@ -135,7 +140,8 @@ impl Core {
             if self.reclaim_for(node, end)? || others_made_some() {
                 return Ok(true);
             }
-            // Somebody else may have the last victims, a reader may be looking at what was freed, or tombstones that keep victims may be made free to go.
+            // Another thread may have the last victims, a reader may be looking at what was freed, or a sweep may make
+            // tombstones free to go that keep victims.
             let sweeping = done.sweeping.is_locked() || done.sweeps.load(Ordering::Acquire) != sweeps || self.awaits_sweep(node);
             is_at_it = self.log.passes_in_progress() > 0 || self.log.awaits_readers() || sweeping;
             if !last || !is_at_it && !self.log.has_retiring() {
@@ -146,11 +152,13 @@ impl Core {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Somebody is at it still: how long that is waited for is up to the write. What guards of values keep, nobody is at.
+        // Where others are still making space, the write decides how long it waits for them. Nobody works on what
+        // guards of values keep.
         Ok(is_at_it || self.give_up_checkpoint()?)
     }
 
-    /// Removes the checkpoint, if tombstones wait for the next one: there is no time for that. Whether there is anything to be had now.
+    /// Removes the checkpoint, if tombstones that hold up garbage wait for the next one: there is no time for that.
+    /// Returns whether something can be gained now.
     fn give_up_checkpoint(&self) -> Result<bool> {
         let waits = self.log.keeps_tombstones() && self.log.tombstones_hold_garbage(LAST_GAIN, self.collector.tombstones());
         if waits {
@@ -159,17 +167,19 @@ impl Core {
         Ok(waits)
     }
 
-    /// Whether a sweep of `node` is due still, of which somebody was just at a part, or, where writes go elsewhere, one of another node that its collectors may not have begun yet.
+    /// Whether a sweep of `node` is still due, of which another thread may just have done a part. Where writes go to
+    /// other nodes as well, also whether a sweep of another node is due that its collectors may not have begun yet.
     fn awaits_sweep(&self, node: usize) -> bool {
         let awaits = |other: usize| (other == node || self.leaves_sweeps(other)) && self.is_sweep_due(Some(other), Due::Urgent);
         (0..self.log.nodes()).filter(|&other| self.spill || other == node).any(awaits)
     }
 
-    /// Empties a victim of `node`, better a good one than one that brings little; whether one was, or segments became free otherwise.
+    /// Empties a victim of `node`, a good one rather than one that brings little. Returns whether one was emptied, or
+    /// segments became free otherwise.
     fn reclaim_for(&self, node: usize, end: Option<Instant>) -> Result<bool> {
         for need in [Need::Some, Need::Any, Need::Last] {
             let freed = self.collect(Some(node), need, Turn::Pass(end))?;
-            // Freed is freed, also if another thread hands it on.
+            // Freed segments count, even if another thread hands them on.
             if freed + self.reuse_freed(Wait::up_to(end))? > 0 {
                 return Ok(true);
             }
@@ -199,16 +209,16 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    /// By a write that would wait for ever.
+    /// For a write that would wait for ever.
     const ASKED: Search = Search { node: 0, vain: 0, end: None };
 
-    /// What is to wait does so briefly.
+    /// Options under which a write waits only briefly.
     fn small() -> Options {
         Options { space_patience: Duration::from_secs(2), ..small_options() }
     }
 
-    /// Regression: freed segments that guards of values keep passed for free ones. Collectors slept, nobody was slowed down, and a write to a store without any other space waited out
-    /// its patience.
+    /// Regression: freed segments that guards of values keep passed for free ones. Collectors slept, nobody was slowed
+    /// down, and a write to a store without any other space waited out its patience.
     #[test]
     fn what_guards_keep_is_no_room() {
         let store = Store::open(small()).unwrap();
@@ -230,7 +240,8 @@ mod tests {
         assert!(!core.log.has_retiring());
     }
 
-    /// Regression: a write that found no space waited for readers to end, and for a check of the whole store, however little patience it had.
+    /// Regression: a write that found no space waited for readers to end, and for a check of the whole store, however
+    /// little patience it had.
     #[test]
     fn a_write_without_patience_waits_for_nobody() {
         type Hold = dyn Fn(&Store, &KeyspaceHandle, &dyn Fn() -> bool) -> bool + Sync;
@@ -264,7 +275,8 @@ mod tests {
         }
     }
 
-    /// Regression: a write that found no space removed the checkpoint where some tombstone was newer, though that gained nothing, so that such a store was scanned whole after each crash.
+    /// Regression: a write that found no space removed the checkpoint where some tombstone was newer, though that
+    /// gained nothing. Such a store was scanned as a whole after each crash.
     #[test]
     fn a_checkpoint_stays_where_nothing_is_gained_without_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -273,15 +285,16 @@ mod tests {
         let write = |key: u64, value: Option<&[u8]>| store.write_wait(&keyspace, &key.to_be_bytes(), value).map(drop);
         (0..1000).for_each(|key| write(key, Some(&[1; 500])).unwrap());
         assert!(store.checkpoint().unwrap());
-        // Tombstones that no sweep has seen, and less of them than makes one due.
+        // Tombstones that no sweep has seen, fewer than make one due.
         (0..3).for_each(|key| write(key, None).unwrap());
         (1000..).find(|&key| write(key, Some(&[1; 500])).is_err()).unwrap();
         assert!(!store.core.make_space(&mut { ASKED }).unwrap(), "nothing can be had");
         assert!(store.core.log.keeps_tombstones() && dir.path().join("checkpoint.hither").exists());
     }
 
-    /// Regression: whoever held checkpoints up, as a check does, passed for one that keeps tombstones. A write to a full store removed the checkpoint again and again as long as that
-    /// lasted, took this for progress, and neither went to another node nor looked for expired keys.
+    /// Regression: a thread that held checkpoints up, as a check does, passed for a checkpoint that keeps tombstones. A
+    /// write to a full store removed the checkpoint again and again as long as that lasted, took this for progress, and
+    /// neither went to another node nor looked for expired keys.
     #[test]
     fn a_check_under_way_is_no_checkpoint_that_could_make_room() {
         let store = Store::open(small()).unwrap();
@@ -293,8 +306,8 @@ mod tests {
         drop(paused);
     }
 
-    /// Regression: a write that found no space read the whole log for tombstones before it was refused or made, however little patience it had. Each of those that come goes on where the last one
-    /// ended.
+    /// Regression: a write that found no space read the whole log for tombstones before it was refused or made, however
+    /// little patience it had. Now each such write continues where the last one ended.
     #[test]
     fn a_write_without_patience_sweeps_little() {
         let options = Options { capacity: 4 << 20, max_capacity: 4 << 20, space_patience: Duration::ZERO, ..small() };

@@ -1,14 +1,32 @@
-//! Sweeps: marking what tombstones keep out, so that the tombstones may go (`docs/adr/0014`).
+//! Sweeps: marking dead what tombstones keep out, so that the tombstones may go (`docs/adr/0014`).
 //!
-//! With a version S up to which everything is installed: of each key that has a tombstone up to S, every entry up to S that is older than what the index
-//! has for the key, if it has anything, is marked dead. When the marks are durable, nothing is left that those tombstones keep out.
+//! A sweep draws a version S up to which everything is installed. For each key with a tombstone up to S, it marks dead
+//! every entry up to S that is older than what the index has for the key, or all of them if the index has nothing. When
+//! the marks are durable, nothing is left that those tombstones keep out.
 //!
-//! The keys are in a filter that may take others for such keys. Their entries are marked too, which does no harm: whatever is marked was superseded by something that
-//! is made durable before. (An entry of the same version as the index's is its copy in a batch under way, or its source: not marked.)
+//! The keys are in a filter that may take other keys for such keys. Entries of those keys are marked too, which does no
+//! harm: whatever is marked was superseded by something that is made durable before. (An entry of the same version as
+//! the index's is not marked: it is that entry's copy in a batch under way, or its source.)
 //!
-//! A collector's batch that began before S has ended by then; one that began later copies nothing that such a tombstone keeps out.
+//! # Batches under way
 //!
-//! Cost: one reading of the log, sequential, and a write per mark. It is due when tombstones take a certain share of the log, so per delete it is bounded.
+//! A collector's batch whose section began before S was drawn has ended by then, with its late copies marked dead. One
+//! that began later may still find an entry live whose delete, although up to S, is not installed yet: drawing S waits
+//! for writer sections slot by slot, and may have passed the collector's slot while it waits for the slot of the
+//! delete.
+//!
+//! * If the batch swings the reference before the delete is installed, its copy was written before the sweep reads any
+//!   segment, so the sweep marks it.
+//! * Otherwise the delete's tombstone is what keeps the copy out, and the copy may reach the media after the sweep has
+//!   read that segment. The batch's swing fails, so the batch marks the copy dead within its section. Freeing the
+//!   tombstone's segment waits for that section and makes the mark durable first (`Log::free_victims`).
+//!
+//! So correctness needs the mark of a late copy; that sweeps wait for batches is not enough.
+//!
+//! # Cost
+//!
+//! One sequential reading of the log, and a write per mark. A sweep is due when tombstones take a certain share of the
+//! log, so the cost per delete is bounded.
 
 use super::effort::Bill;
 use super::{Need, STUCK_SHARE, Turn, is_over};
@@ -24,11 +42,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A sweep reads the log; it is due when tombstones that no sweep has seen take one part in so many of it.
+/// A sweep reads the log. It is due when tombstones that no sweep has seen take one part in this many of the log.
 const SWEEP_SHARE: u64 = 16;
 /// The same if space is short.
 const URGENT_SWEEP_SHARE: u64 = 64;
-/// A sweep rests at most so long after a segment.
+/// The longest rest of a sweep after a segment.
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
 /// How many tombstones make a sweep due.
@@ -36,10 +54,12 @@ const LONGEST_REST: Duration = Duration::from_millis(20);
 pub(super) enum Due {
     /// One part in [`SWEEP_SHARE`] of a node's segments.
     WithTime,
-    /// One part in [`URGENT_SWEEP_SHARE`], or as for [`Due::Last`] once deletes have used up half of what is kept for them.
+    /// One part in [`URGENT_SWEEP_SHARE`], or as for [`Due::Last`] once deletes have used up half of the space kept for
+    /// them.
     Urgent,
-    /// The same, or a third of what is kept for deletes: in a large store they would have nothing left, and what they have freed would be refused. Where they have nothing left, whatever makes a segment
-    /// worth a pass.
+    /// The same, or a third of the space kept for deletes, if that is less: in a large store deletes would otherwise
+    /// have no space left, and what they have freed would be refused. Where deletes have nothing left, as much as makes
+    /// one segment worth a pass.
     Last,
     /// Any.
     Always,
@@ -48,28 +68,29 @@ pub(super) enum Due {
 /// Whose superseded entries are marked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Keys with tombstones.
+    /// Those of keys with tombstones.
     Deleted,
-    /// All. With no pass in progress.
+    /// Those of all keys. Only with no pass in progress.
     Everything,
 }
 
-/// What is left of a sweep that was cut short: the next one goes on there. What is opened meanwhile holds nothing that it is after (see the head).
+/// What is left of a sweep that was cut short: the next sweep continues there. Segments opened meanwhile hold nothing
+/// that the sweep has to mark (see the module's head).
 #[derive(Debug)]
 pub(crate) struct Rest {
     version: u64,
     /// Segments whose tombstones are not in the filter yet.
     unread: Vec<SegmentLife>,
-    /// Whose tombstones are to be made free to go, and the keys of these.
+    /// Segments whose tombstones this sweep makes free to go. The filter has the keys of these tombstones.
     swept: Vec<SegmentLife>,
     filter: TombstoneFilter,
-    /// Segments that were looked through. Nobody relies on the marks there before the end.
+    /// Segments that were looked through. Nobody relies on the marks there before the end of the sweep.
     entered: Vec<SegmentLife>,
-    /// The others, the next one last; absent as long as tombstones are read.
+    /// Segments still to be looked through, the next one last; absent as long as tombstones are read.
     left: Option<Vec<SegmentLife>>,
 }
 
-/// Called after each segment with the time that it took; whether the sweep goes on.
+/// Called after each segment with the time that it took; returns whether the sweep goes on.
 pub(super) type Between<'a> = &'a dyn Fn(Duration) -> Result<ControlFlow<()>>;
 
 /// One sweep.
@@ -81,7 +102,8 @@ struct Sweep<'a> {
 }
 
 impl Core {
-    /// Whether tombstones of a node, of `node` if given, that no sweep has seen take so much.
+    /// Whether tombstones that no sweep has seen take as much as `due` says: on `node`, or on any node if none is
+    /// given.
     pub(super) fn is_sweep_due(&self, node: Option<usize>, due: Due) -> bool {
         let is_due = |node: usize| {
             let pool = self.log.pool(node);
@@ -101,7 +123,9 @@ impl Core {
             && (0..self.log.nodes()).filter(|&other| node.is_none_or(|node| node == other)).any(is_due)
     }
 
-    /// Makes tombstones free to go once that is due. For somebody who waits, collectors do it if it is due for them, or else it ends once there is room, or no time is left; the next sweep goes on there.
+    /// Sweeps if that is due. A caller that waits for space leaves the sweep to the node's collectors, if it is due for
+    /// them as well. Otherwise such a caller sweeps only until there is room or its time is over; the next sweep
+    /// continues there.
     pub(super) fn sweep_if_due(&self, node: Option<usize>, due: Due, turn: Turn) -> Result<()> {
         let is_due = || self.is_sweep_due(node, due);
         if !is_due() {
@@ -115,12 +139,13 @@ impl Core {
             return Ok(());
         }
         let done = &self.collections;
-        // Collections go on while somebody sweeps. Only who asks for it waits.
+        // Collections go on while another thread sweeps. Only a call that asks for a sweep in any case waits for that
+        // thread.
         let one_at_a_time = if due == Due::Always { Some(done.sweeping.lock()) } else { done.sweeping.try_lock() };
-        // Somebody else may have been at it.
+        // Asked again: another thread may have swept meanwhile.
         if let Some(mut rest) = one_at_a_time.filter(|_| is_due()) {
             if due == Due::Always {
-                // What was left is about older tombstones only.
+                // The rest of an earlier sweep is about older tombstones only.
                 *rest = None;
             }
             let reused = done.reused.load(Ordering::Acquire);
@@ -136,10 +161,10 @@ impl Core {
         Ok(())
     }
 
-    /// After a sweep has read a segment, which took so long: collects where space has become short meanwhile, or rests as long, for a sweep of a large log
-    /// takes seconds.
+    /// Called after a sweep has read a segment, which took this long. Collects where space has become short meanwhile;
+    /// otherwise rests for as long, unless the sweep is urgent: a sweep of a large log takes seconds.
     fn between_sweeps(&self, due: Due, turn: Turn, took: Duration) -> Result<()> {
-        // A close waits for this thread.
+        // Ends the sweep when the store is being closed: the close waits for this thread.
         self.committer.ensure_writable()?;
         let mut is_short = false;
         for node in 0..self.log.nodes() {
@@ -159,8 +184,9 @@ impl Core {
         Ok(())
     }
 
-    /// Sweeps what is left, or all if that is nothing; returns the number of entries marked, and leaves in `rest` what remains to be done if it is cut short. Call outside epoch pins and writer
-    /// sections. Any number at a time.
+    /// Sweeps what is left in `rest`, or everything if that is nothing. Returns the number of entries marked; leaves in
+    /// `rest` what remains to be done if the sweep is cut short. Any number of sweeps may run at a time. Call outside
+    /// epoch pins and writer sections.
     pub(super) fn sweep(&self, scope: Scope, rest: &mut Option<Rest>, between: Between<'_>) -> Result<u64> {
         let mut on = rest.take().map_or_else(|| self.begin_sweep(scope), Ok)?;
         let sweep = Sweep { core: self, keyspaces: self.keyspaces_by_id(), version: on.version, scope };
@@ -173,7 +199,7 @@ impl Core {
         }
         let (marked, is_whole) = sweep.mark_all(&mut on, between)?;
         if !is_whole {
-            // Another thread may end it.
+            // Another thread may end the sweep, so this one fences its marks.
             (0..self.log.nodes()).for_each(|node| self.log.pool(node).fence());
             *rest = Some(on);
         }
@@ -198,7 +224,7 @@ impl Core {
         })
     }
 
-    /// What a sweep does at one segment of `node`: counted, and charged to the node.
+    /// Runs the part `f` of a sweep, which concerns one segment of `node`: counts it and charges it to the node.
     fn at_segment<R>(&self, node: u32, f: impl FnOnce() -> R) -> (R, Duration) {
         let started = Instant::now();
         let done = &self.collections;
@@ -214,7 +240,7 @@ impl Core {
 }
 
 impl Sweep<'_> {
-    /// Puts the keys of tombstones into the filter; breaks if it is cut short.
+    /// Puts the keys of tombstones into the filter. Breaks if the sweep is cut short.
     fn read_tombstones(&self, on: &mut Rest, between: Between<'_>) -> Result<ControlFlow<()>> {
         let core = self.core;
         while let Some(life) = on.unread.pop() {
@@ -233,7 +259,8 @@ impl Sweep<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Marks what is superseded in all segments that are left; how many entries, and whether that was all.
+    /// Marks what is superseded in all segments that are left. Returns the number of entries marked, and whether those
+    /// were all segments.
     fn mark_all(&self, on: &mut Rest, between: Between<'_>) -> Result<(u64, bool)> {
         let core = self.core;
         let (mut sweeping, mut marked) = (core.log.begin_sweep(), 0);
@@ -251,7 +278,8 @@ impl Sweep<'_> {
         Ok((marked, true))
     }
 
-    /// Marks what is superseded in one segment, and again what is marked, if that may not be durable; returns how many are new.
+    /// Marks what is superseded in one segment. Marks again what is already marked, if that mark may not be durable.
+    /// Returns the number of new marks.
     fn mark(&self, sweeping: &mut Sweeping<'_>, life: &SegmentLife, filter: &TombstoneFilter) -> Result<u64> {
         let core = self.core;
         sweeping.enter(life);
@@ -270,7 +298,8 @@ impl Sweep<'_> {
         let finish = || {
             let found = found.borrow();
             if found.len() as u64 > again.get() {
-                // What superseded them is installed, but need not be durable. (What was marked before was so after that was.)
+                // What superseded these entries is installed, but may not be durable yet. (Of entries that were marked
+                // before, it was durable before that mark.)
                 core.committer.commit_with_locks(&core.log, core.log.clock.stable())?;
             }
             found.iter().for_each(|reference| core.log.mark_dead_on_media(*reference));
@@ -283,7 +312,7 @@ impl Sweep<'_> {
         let core = self.core;
         let _pin = epoch::pin();
         let current = with_index!(keyspace, index => index.get(key, &core.resolver()));
-        // What is damaged supersedes nothing.
+        // A damaged entry supersedes nothing.
         let supersedes = |current: Ref| {
             core.log.readable_entry(current.0).is_some_and(|entry| match core.log.version_of(current.0, &entry) {
                 same if same == version => self.scope == Scope::Everything,
@@ -315,7 +344,7 @@ mod tests {
         (store, keyspace, held)
     }
 
-    /// Regression: a close waited for the whole sweep of a collector, rests included: hours, of a large log.
+    /// Regression: a close waited for the whole sweep of a collector, rests included: hours, in a large log.
     #[test]
     fn a_sweep_ends_when_the_store_is_being_closed() {
         let (store, _keyspace, held) = store_of_tombstones();
@@ -326,7 +355,8 @@ mod tests {
         assert!(core.collections.swept_segments.load(Ordering::Relaxed) <= 1);
     }
 
-    /// Regression: what was collected in the middle of a sweep was charged twice, and the time in which a sweep rested or others collected counted as its own.
+    /// Regression: what was collected in the middle of a sweep was charged twice, and the time in which a sweep rested
+    /// or others collected counted as its own.
     #[test]
     fn what_is_collected_within_a_sweep_is_charged_once() {
         let (store, keyspace, _) = store_of_tombstones();

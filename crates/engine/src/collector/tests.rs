@@ -24,7 +24,7 @@ pub(super) fn small() -> Store {
     Store::open(small_options()).unwrap()
 }
 
-/// A batch says of what it replaces that it is garbage before it is durable itself. A collector that has passed over such an entry must not free it before.
+/// A batch counts what it replaces as garbage before it is durable itself. A collector that passed over it must not free it before then.
 #[test]
 fn victims_are_freed_only_when_sections_under_way_have_ended() {
     let store = small();
@@ -51,7 +51,7 @@ fn victims_are_freed_only_when_sections_under_way_have_ended() {
     });
 }
 
-/// What one collector leaves of its chunk while another has taken the next may be too little for any entry. It must not keep its segment from being sealed.
+/// The rest of a collector's chunk, left when another took the next, may fit no entry. It must not keep its segment from being sealed.
 #[test]
 fn a_rest_that_nothing_fits_into_is_given_back() {
     let store = small();
@@ -85,12 +85,12 @@ fn a_rest_that_nothing_fits_into_is_given_back() {
     assert!(sealed.iter().any(|candidate| (candidate.node, candidate.index) == log.segment_of(first)), "{sealed:?}");
 }
 
-/// Regression: for half a millisecond after a look at the writers' counts, what became garbage was not seen, and a full store refused to write.
+/// Regression: for half a millisecond after the writers' counts were folded, new garbage was not seen, and a full store refused to write.
 #[test]
 fn what_became_garbage_just_now_is_seen() {
     let store = small();
     let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
-    // One to a segment.
+    // One entry to a segment.
     for key in 0..8u64 {
         store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 12 << 10])).unwrap();
     }
@@ -102,7 +102,7 @@ fn what_became_garbage_just_now_is_seen() {
     }
 }
 
-/// A store that holds nothing but tombstones has room again once they are swept. A write that finds another thread at it waits for that.
+/// A store that holds only tombstones has room again once they are swept. A write that finds another thread sweeping waits for that.
 #[test]
 fn a_write_without_space_waits_for_a_sweep_under_way() {
     let store = small();
@@ -116,7 +116,7 @@ fn a_write_without_space_waits_for_a_sweep_under_way() {
             while collections.stalls.load(Ordering::Relaxed) == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // Long enough for writes to fail, or to wait.
+            // Long enough that writes fail or wait.
             std::thread::sleep(Duration::from_millis(100));
         });
         sweeping.wait();
@@ -128,8 +128,8 @@ fn a_write_without_space_waits_for_a_sweep_under_way() {
     assert!(collections.sweeps.load(Ordering::Relaxed) > 0 && store.check().unwrap().is_sound());
 }
 
-/// Collects in a store with entries of a hash and of an ordered keyspace side by side, with values of this length, where after so many other copies there is no space left; checks
-/// that every key is there and returns how many copies there were.
+/// Collects in a store with entries of a hash and of an ordered keyspace side by side, with values of this length; after `others` other
+/// copies there is no space left. Checks that every key is there, and returns how many of those copies there were.
 fn collect_without_space(length: usize, others: usize) -> usize {
     let store = small();
     let keyspaces = [("hash", Kind::Hash), ("ordered", Kind::Ordered)].map(|(name, kind)| store.create_keyspace(name, kind).unwrap());
@@ -170,7 +170,7 @@ fn collect_without_space(length: usize, others: usize) -> usize {
     copies.len()
 }
 
-/// What cannot be copied stays where it is. A batch copies its entries of hash keyspaces first, and pairs while it is gathered: where space ends among them, nothing must take the place of the others.
+/// Where space ends, no entry without a copy is replaced. (A batch copies entries of hash keyspaces first, and pairs while it is gathered.)
 #[test]
 fn where_space_ends_nothing_is_replaced() {
     for length in [8, 48] {
@@ -179,8 +179,8 @@ fn where_space_ends_nothing_is_replaced() {
     }
 }
 
-/// Regression: an entry that was gathered before a snapshot was taken, and overwritten before its batch ran, was not moved for the snapshot. (Tombstones aside, only hash
-/// keyspaces go the short way. For pairs, which go a shorter one: `pair_tests`.)
+/// Regression: an entry that was gathered before a snapshot was taken, and overwritten before its batch ran, was not moved for the
+/// snapshot. (Apart from tombstones, only hash keyspaces go the short way. For pairs, which go a shorter one: `pair_tests`.)
 #[test]
 fn a_snapshot_taken_while_a_batch_is_gathered_keeps_what_it_shows() {
     const KEYS: u64 = 2000;
@@ -229,8 +229,8 @@ fn crash(dir: &std::path::Path) -> tempfile::TempDir {
     copy
 }
 
-/// Regression: a later opening forgot which segments a crash had torn. Once a pass of the chain collector had begun there, the descriptor said that the segment was
-/// whole, and the store refused to open after the next crash.
+/// Regression: a later opening forgot which segments a crash had torn. Once a pass of the chain collector had begun over such a segment,
+/// its descriptor said that it was whole, and the store refused to open after the next crash.
 #[test]
 fn a_segment_that_a_crash_has_torn_stays_so_through_a_pass_cut_short() {
     const KEYS: u64 = 100;
@@ -247,7 +247,7 @@ fn a_segment_that_a_crash_has_torn_stays_so_through_a_pass_cut_short() {
         store.write_wait(keyspace, &key.to_be_bytes(), Some(&value.to_le_bytes())).unwrap();
     };
     (0..KEYS).for_each(|key| put(&store, &keyspace, key, key));
-    // Behind the last entry lies what never became one.
+    // Behind the last entry lies something that never became one.
     let log = &store.core.log;
     let mut torn = (0, 0);
     log.visit_all(|reference, _, _, entry| torn = torn.max((hither_log::address::unpack(reference).offset + entry.size, reference)));
@@ -255,7 +255,7 @@ fn a_segment_that_a_crash_has_torn_stays_so_through_a_pass_cut_short() {
     let segment = log.segment_of(torn.1);
     let second = crash(dir.path());
     let (store, keyspace) = open(second.path());
-    // It goes on being filled, and is sealed.
+    // The torn segment is filled further, and sealed.
     (0..20 * KEYS).for_each(|key| put(&store, &keyspace, key, key));
     store.core.seal(TakeBack::All).unwrap();
     let third = crash(second.path());
@@ -272,8 +272,8 @@ fn a_segment_that_a_crash_has_torn_stays_so_through_a_pass_cut_short() {
     assert!(store.check().unwrap().is_sound());
 }
 
-/// Regression: a tombstone with a key longer than a segment lies in a run, and fits no segment of moved entries. A checkpoint that begins just after its run was chosen as a
-/// victim has it stay; the collector opened one segment after the other for it, until none was free.
+/// Regression: a tombstone with a key longer than a segment lies in a run and fits no segment of moved entries. If a checkpoint begins just
+/// after its run was chosen as a victim, it has to stay. The collector then opened segment after segment for it, until none was free.
 #[test]
 fn a_tombstone_longer_than_a_segment_that_must_stay_after_all_takes_no_space() {
     let store = small();
@@ -300,8 +300,9 @@ fn a_tombstone_longer_than_a_segment_that_must_stay_after_all_takes_no_space() {
     assert!(core.log.room_to_move(0).fresh > free.fresh && keyspace.is_empty() && store.check().unwrap().is_sound());
 }
 
-/// Regression: a pass that ended without freeing its victim was counted as ended before the victim was back among the full segments. A checkpoint that began just then did not
-/// cover it. If it was one of moved entries, what a covered tombstone had deleted there would have been back after a crash.
+/// Regression: a pass that ended without freeing its victim counted as ended before the victim was back among the full segments. A
+/// checkpoint begun just then did not cover it. If it held moved entries, a crash would have brought back those that a covered tombstone
+/// deleted.
 #[test]
 fn a_victim_is_back_before_its_pass_counts_as_ended() {
     let store = small();
@@ -334,10 +335,10 @@ fn a_victim_is_back_before_its_pass_counts_as_ended() {
     });
 }
 
-/// Whatever there is to collect.
+/// Wants every victim that there is.
 const EVERY_VICTIM: Wanted = Wanted { node: None, need: Need::Any, least: 0.0, first: false, turn: Turn::Round };
 
-/// Runs a pass; returns how much room its copies have taken.
+/// Runs a pass; returns how much room its copies took.
 fn run_measured(core: &Core, pass: &Pass<'_>, growth: Growth) -> u64 {
     let before = core.log.room_to_move(0);
     assert!(core.run_pass(pass, growth, None).unwrap());
@@ -345,8 +346,7 @@ fn run_measured(core: &Core, pass: &Pass<'_>, growth: Growth) -> u64 {
     before.fresh + before.rest - after.fresh - after.rest
 }
 
-/// Regression: a pass was given room for as many bytes as it moves. A version that lies too far below the base of a segment is written out where a snapshot is as old, so a copy of such
-/// a pair is longer by half.
+/// Regression: a pass got room for just the bytes that it moves; a copy of an old pair is half as long again if a snapshot is as old.
 #[test]
 fn a_pass_is_given_room_for_the_versions_of_old_entries() {
     for keyspaces in 1..=2 {
@@ -364,14 +364,14 @@ fn a_pass_is_given_room_for_the_versions_of_old_entries() {
         fill(&all[0], 400);
         let _old = store.snapshot();
         core.log.clock.raise(1 << 33);
-        // Some garbage in each; what is moved of the second keyspace goes to a segment of the first one's.
+        // Some garbage in each; what is moved of the second keyspace goes to a segment of the first.
         all.iter().for_each(|keyspace| fill(keyspace, 100));
         let mut most = 0;
         let growth = core.growth_of_copies();
         for pass in core.begin_passes(&EVERY_VICTIM, growth).unwrap() {
             let permitted = growth.most_of(pass.bytes_to_move());
             let taken = run_measured(core, &pass, growth);
-            // Each of two chunks up to the end of a line.
+            // Each of two chunks is filled up to the end of a line.
             assert!(taken < permitted + 128, "{keyspaces} keyspaces: {taken} bytes of {permitted}");
             most = taken.max(most);
         }
@@ -379,8 +379,8 @@ fn a_pass_is_given_room_for_the_versions_of_old_entries() {
     }
 }
 
-/// Regression: what was moved more than 2^32 writes after its own took 16 bytes more from then on, for its version lay below the base of its new segment: a store that was full of pairs of
-/// eight bytes, and overwritten slowly, had no room for them any more.
+/// Regression: a copy made more than 2^32 writes after its source took 16 bytes more from then on, because its version lay below the base
+/// of its new segment. A store that was full of pairs of eight bytes, and overwritten slowly, had no room for them any more.
 #[test]
 fn copies_of_old_pairs_are_no_longer() {
     for collector in [CollectorKind::Batched, CollectorKind::Chain] {
@@ -416,7 +416,8 @@ fn copies_of_old_pairs_are_no_longer() {
     }
 }
 
-/// A tombstone keeps its version, and has room for it: what it would pass by might be what a batch deletes that comes to nothing (`testkit`'s model has it, as `RaisedTombstone`).
+/// A tombstone keeps its version, and a pass has room for that. With a higher version it might pass a value deleted only by a batch that
+/// comes to nothing (`testkit`'s model has it, as `RaisedTombstone`).
 #[test]
 fn copies_of_old_tombstones_keep_their_versions() {
     let store = small();
@@ -450,7 +451,7 @@ fn copies_of_old_tombstones_keep_their_versions() {
     assert!(store.stats().collections.moved_tombstones > 0, "{:?}", store.stats().collections);
 }
 
-/// Regression: a recovery by scan counted tombstones that had lost to newer entries as garbage, but a pass copied them all the same, beyond what it had room for.
+/// Regression: after a scan, tombstones that had lost to newer entries counted as garbage, but a pass still copied them, beyond its room.
 #[test]
 fn tombstones_that_have_lost_are_garbage_after_a_scan() {
     let dir = tempfile::tempdir().unwrap();
@@ -489,8 +490,8 @@ fn tombstones_that_have_lost_are_garbage_after_a_scan() {
     assert!(store.check().unwrap().is_sound());
 }
 
-/// Regression: where a pass of the batched collector had been cut short, and its copy had been moved on, an entry and a copy of it lay side by side that no link joins. The sweep that
-/// the chain collector begins with passed over both for their common version, and the one that is not current came back after a delete.
+/// Regression: a batched pass was cut short and its copy was moved on, so an entry and a copy of it lay side by side without a link. The
+/// chain collector's first sweep passed over both because their versions are equal, and the one not current came back after a delete.
 #[test]
 fn what_passes_cut_short_left_twice_does_not_come_back() {
     const KEY: [u8; 8] = *b"a victim";
@@ -545,7 +546,7 @@ fn what_passes_cut_short_left_twice_does_not_come_back() {
     assert_eq!(store.get_with(&keyspace, &KEY, <[u8]>::len).unwrap(), None, "it was deleted");
 }
 
-/// Begins a pass over the segment of an entry, which is closed for it.
+/// Begins a pass over the segment of an entry; closes the segment for that.
 pub(super) fn begin(core: &Core, reference: Ref) -> Pass<'_> {
     let tombstones = core.collector.tombstones();
     core.log.close_open(tombstones, |_| true);
