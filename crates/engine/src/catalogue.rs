@@ -1,7 +1,11 @@
-//! The catalogue of keyspaces: small, kept whole in the lowest pool, changed by the two-slot protocol of the pool (crash-atomic).
+//! The catalogue of keyspaces: small, kept whole in the lowest pool, and changed by the pool's two-slot protocol, which
+//! is atomic under crashes.
 //!
-//! Layout (`docs/format.md`): next id u32, count u32, then per keyspace id u32, kind u8 (1 ordered, 2 hash), name length u8, name.
-//! Ids start at 1 and are never used again, since old entries may still be on media; 0 means "no keyspace".
+//! Layout (`docs/format.md`): next id u32, count u32, then per keyspace id u32, kind u8 (1 ordered, 2 hash), name
+//! length u8, name. Ids start at 1 and are never used again, since old entries may still be on media; 0 means "no
+//! keyspace".
+//!
+//! Thread safety: plain data; the store changes it under a lock.
 
 use crate::error::{Error, Result};
 use crate::keyspace::{KeyspaceInfo, Kind};
@@ -10,7 +14,7 @@ use std::collections::HashSet;
 /// The first id.
 const FIRST_ID: u32 = 1;
 const MAX_NAME_BYTES: usize = 64;
-/// What fits the pool's catalogue area whatever the names are.
+/// Number of keyspaces that fits the pool's catalogue area, whatever their names are.
 const MAX_KEYSPACES: usize = (hither_pmem::CATALOGUE_MAX_BYTES - 8) / (6 + MAX_NAME_BYTES);
 
 /// Whether a keyspace may have this name: 1 to 64 bytes of UTF-8 without control characters.
@@ -49,7 +53,7 @@ impl Catalogue {
         Ok(info)
     }
 
-    /// Adds an ordered keyspace of which only the id is known; its name.
+    /// Adds an ordered keyspace of which only the id is known; returns its name.
     pub fn add_numbered(&mut self, id: u32) -> String {
         let mut name = format!("keyspace-{id}");
         while self.keyspaces.iter().any(|known| known.name == name) {
@@ -60,13 +64,13 @@ impl Catalogue {
         name
     }
 
-    /// Removes a keyspace; its id stays used.
+    /// Removes a keyspace; its id is not given out again.
     pub fn remove(&mut self, name: &str) -> Option<KeyspaceInfo> {
         let at = self.keyspaces.iter().position(|known| known.name == name)?;
         Some(self.keyspaces.remove(at))
     }
 
-    /// Exchanges two names; false if one of them is not there.
+    /// Exchanges two names. Returns false if one of them is not there.
     pub fn swap(&mut self, a: &str, b: &str) -> bool {
         let place = |name| self.keyspaces.iter().position(|known| known.name == name);
         let (Some(at_a), Some(at_b)) = (place(a), place(b)) else { return false };
@@ -170,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Regression: with a next id of 0 recovery counted below it.
+    /// Regression: with a next id of 0, recovery subtracted 1 from it.
     #[test]
     fn impossible_ids_and_names_that_come_twice_are_refused() {
         let info = |name: &str, id| KeyspaceInfo { name: name.to_owned(), id, kind: Kind::Hash };

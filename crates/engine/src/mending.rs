@@ -1,7 +1,9 @@
-//! The part of recovery that restores what collectors rely on (`docs/adr/0011`, "Recovery"): every entry that is neither dead nor current is reached by
-//! links from a newer one. It comes after the indexes are built, while they still hold tombstones, and before anything is written.
+//! The part of recovery that restores what collectors rely on (`docs/adr/0011`, "Recovery"): links from a newer entry
+//! lead to every entry that is neither dead nor current. It comes after the indexes are built, while they still hold
+//! tombstones, and before anything is written.
 //!
-//! Everything here can be repeated: a crash in the middle leaves the flags and the broken links that ask for it.
+//! Thread safety: one thread, while the store is opened. Crash: everything here can be repeated, because a crash in the
+//! middle leaves the flags and the broken links that call for it.
 
 use crate::error::Result;
 use crate::keyspace::with_index;
@@ -27,14 +29,15 @@ impl Recovery<'_> {
         Ok(interrupted.len() as u64)
     }
 
-    /// Whether the index names this very entry. What lies in keyspaces that were dropped is not.
+    /// Whether the index names this very entry. An entry of a keyspace that was dropped is not current.
     fn is_current(&self, reference: Ref, entry: &EntryView<'_>, keyspace: u32) -> bool {
         let Some(&at) = self.by_id.get(&keyspace) else { return false };
         with_index!(self.keyspaces[at], index => index.get(self.hasher.key(entry.key), &self.resolver())) == reference
     }
 
-    /// Marks dead every entry that is not current of the keys whose chains are broken; returns the number of marks. Reads the whole log, if
-    /// there are such keys: only a power loss among writes that were installed before they were durable leaves any.
+    /// Of the keys whose chains are broken, marks dead every entry that is not current; returns the number of marks.
+    /// Reads the whole log if there are such keys. Only a power loss among writes that were installed before they were
+    /// durable leaves any.
     pub(super) fn mend_chains(&self, segments: &[SegmentToScan]) -> u64 {
         let _pin = epoch::pin();
         self.find_children_of_dropped(segments);
@@ -47,7 +50,7 @@ impl Recovery<'_> {
             self.log.visit_segment(segment.node as usize, segment.index, |reference, _, keyspace, entry| {
                 let doubtful = entry.op() != Op::Delete && broken.contains(&(keyspace, self.hasher.hash(entry.key)));
                 if doubtful && (entry.is_dead() || !self.is_current(Ref(reference), entry, keyspace)) {
-                    // Marks that are there may not be durable yet.
+                    // Existing marks may not be durable yet.
                     self.log.mark_dead_on_media(reference);
                     marked += 1;
                 }
@@ -56,7 +59,8 @@ impl Recovery<'_> {
         marked
     }
 
-    /// A member of a batch that was dropped may have a child, if the child was not waited for either: the walk from there would end at the member.
+    /// Finds the keys of children of dropped members. A member of a dropped batch may have a child if nobody waited for
+    /// the child to be durable either. The walk from the child would end at the member.
     fn find_children_of_dropped(&self, segments: &[SegmentToScan]) {
         let dropped = std::mem::take(&mut *self.dropped.lock());
         if dropped.is_empty() {

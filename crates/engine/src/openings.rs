@@ -1,18 +1,23 @@
-//! Which opening of the store each pool is of.
+//! Counts the openings of a store, to recognise pools that are older copies.
 //!
-//! A pool that was restored from an older copy misses what was written to it since, deletes included, and the pools beside it do not show that. So all pools count the
-//! openings of the store, in their superblocks. With several pools an opening takes two steps: every pool gets an odd count, and once all have it, the even one
-//! above. Nobody writes before that.
+//! A pool that was restored from an older copy lacks what was written to it since, deletes included, and the pools
+//! beside it do not show that. So all pools count the openings of the store, in their superblocks. With several pools
+//! an opening takes two steps: every pool gets an odd count, and once all have it, the even count above. Nobody writes
+//! before that.
 //!
-//! Crash behaviour: a crash within an opening leaves counts that differ by one at most; the next opening completes that step first, and then takes numbers of its own. A pool of an earlier opening is behind by two
-//! or more. Not found out: a pool that was copied and restored within one opening, and one pool alone, which has nothing to be compared with; a checkpoint
-//! that is newer than a pool tells of those (see [`crate::checkpoint`]).
+//! Crash behaviour: a crash within an opening leaves counts that differ by one at most. The next opening completes that
+//! step first, and then takes counts of its own. A pool of an earlier opening is behind by two or more.
+//!
+//! This does not recognise a pool that was copied and restored within one opening, nor one pool alone, which has
+//! nothing to be compared with. A checkpoint that is newer than such a pool reveals it (see [`crate::checkpoint`]).
+//!
+//! Thread safety: runs while a store is opened, before any other thread has it.
 
 use crate::error::Result;
 use hither_log::Log;
 use hither_pmem::Pool;
 
-/// What is wrong, if one of the pools is an older copy than the others.
+/// Returns what is wrong if one of the pools is an older copy than the others.
 pub(crate) fn older_copy(pools: &[Pool]) -> Option<String> {
     let count = |pool: &&Pool| pool.superblock().open_count;
     let (oldest, newest) = (pools.iter().min_by_key(count)?, pools.iter().max_by_key(count)?);
@@ -33,7 +38,7 @@ pub(crate) fn older_copy(pools: &[Pool]) -> Option<String> {
 pub(crate) fn count(log: &Log) -> Result<()> {
     let pools: Vec<&Pool> = (0..log.nodes()).map(|node| log.pool(node)).collect();
     let newest = pools.iter().map(|pool| pool.superblock().open_count).max().unwrap_or(0);
-    // A single pool has none to agree with: it takes the last step at once.
+    // A single pool has no other to agree with, so it takes the last step at once.
     let first = if pools.len() == 1 { after(newest) } else { newest };
     for step in first..=after(newest) {
         pools.iter().filter(|pool| pool.superblock().open_count < step).try_for_each(|pool| pool.mark_open(step))?;
@@ -41,8 +46,9 @@ pub(crate) fn count(log: &Log) -> Result<()> {
     Ok(())
 }
 
-/// The count that an opening of pools ends with of which the newest has this one: above the next odd number. By single steps from the newest on, the one that was cut short first, no two
-/// pools are ever further apart than one.
+/// Returns the count with which an opening ends if the newest of the pools has the count `newest`: the one above the
+/// next odd number. The opening goes there by single steps from `newest` on, beginning with one that was cut short, so
+/// no two pools are ever further apart than one.
 fn after(newest: u64) -> u64 {
     if newest.is_multiple_of(2) { newest + 2 } else { newest + 3 }
 }

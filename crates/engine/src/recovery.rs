@@ -1,13 +1,20 @@
 //! Recovery: from the log to the indexes.
 //!
-//! Segments are scanned in parallel; of a key's entries the newest version wins, whatever the order in which they are met, so the number of
-//! threads, nodes and shards may differ from last time and recovery may be cut short and repeated at any point.
+//! Segments are scanned in parallel. Of a key's entries the newest version wins, in whatever order they are met. So the
+//! number of threads, nodes and shards may differ from last time, and recovery may be cut short and repeated at any
+//! point.
 //!
 //! With a checkpoint (see `checkpoint`) the indexes hold most keys already, and only what it does not cover is scanned.
 //!
-//! Steps: read the segment tables; make room in the indexes for as many keys as a sample of the segments promises; scan every segment, installing the newest reference of each key (tombstones too); decide batches that are
-//! not settled by counting their members, and mark members of unfinished ones dead on media; complete collectors' passes that were interrupted and mend
-//! broken chains (`mending`); remove tombstones from the indexes; go on filling the segments that were open.
+//! # Steps
+//!
+//! 1. Read the segment tables.
+//! 2. Make room in the indexes for as many keys as a sample of the segments promises.
+//! 3. Scan every segment, and install the newest reference of each key, tombstones included.
+//! 4. Decide batches that are not settled by counting their members; mark members of incomplete ones dead on media.
+//! 5. Mend broken chains, and complete collectors' passes that were interrupted (`mending`).
+//! 6. Remove tombstones from the indexes.
+//! 7. Go on filling the segments that were open.
 
 mod report;
 
@@ -34,15 +41,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Entries whose index lines are requested ahead of the one that is installed: misses overlap.
+/// Number of entries whose index lines are requested ahead of the one that is installed, so that misses overlap.
 const AHEAD: usize = 16;
 
-/// Stands for the position of a keyspace that was dropped: its entries are garbage, but still count as members of their batches.
+/// Stands for the position of a keyspace that was dropped. Its entries are garbage, but still count as members of their
+/// batches.
 const DROPPED: usize = usize::MAX;
-/// Likewise for a member that is marked dead: it counts, and nothing else.
+/// Likewise for a member that is marked dead: it counts, and nothing else is done with it.
 const DEAD: usize = usize::MAX - 1;
 
-/// Of this many segments one is looked at beforehand.
+/// One in this many segments is sampled beforehand.
 const SAMPLE: usize = 20;
 
 /// An entry worth remembering after the scan.
@@ -56,14 +64,14 @@ struct Found<'a> {
     batch: Option<BatchTag>,
 }
 
-/// Entries whose index lines are on their way: a ring.
+/// Entries whose index lines are being loaded: a ring.
 struct Pending<'a> {
     ring: [Option<Found<'a>>; AHEAD],
     next: usize,
 }
 
 impl<'a> Pending<'a> {
-    /// Adds an entry; the one that it pushes out is due.
+    /// Adds an entry; returns the one that it pushes out, which is due.
     #[inline(always)]
     fn push(&mut self, found: Found<'a>) -> Option<Found<'a>> {
         let due = self.ring[self.next].replace(found);
@@ -99,7 +107,7 @@ pub(super) struct Recovery<'a> {
 pub(crate) struct Basis<'a> {
     pub in_use: &'a [SegmentToScan],
     pub loaded: Option<&'a Loaded>,
-    /// A salvage has passed over something already.
+    /// A salvage has already passed over something.
     pub passed_over: bool,
     /// Removes a checkpoint that does not count, durably.
     pub drop_unusable: &'a dyn Fn() -> Result<()>,
@@ -107,9 +115,11 @@ pub(crate) struct Basis<'a> {
 
 /// Rebuilds the indexes of `keyspaces` from `log`.
 ///
-/// `next_keyspace` is the first keyspace id that the catalogue has not given out: an entry that names one shows that the catalogue was lost.
+/// `next_keyspace` is the first keyspace id that the catalogue has not given out. An entry that names such an id shows
+/// that the catalogue was lost.
 ///
-/// With `basis.loaded` they hold a checkpoint already, and of the segments in use only those are scanned that it does not cover.
+/// With `basis.loaded`, the indexes already hold a checkpoint; of the segments in use, only those that it does not
+/// cover are scanned.
 pub(crate) fn run(
     log: &Log,
     hasher: Hasher,
@@ -123,7 +133,7 @@ pub(crate) fn run(
     let segments: Vec<_> = in_use.iter().filter(|segment| !loaded.is_some_and(|loaded| loaded.covers(segment))).copied().collect();
     let settled = (0..log.nodes()).map(|node| log.pool(node).settled()).max().unwrap_or(0);
     let settled = settled.max(loaded.map_or(0, |loaded| loaded.version));
-    // The version of the next checkpoint must not be below, though not all versions of before need be on media.
+    // The next checkpoint's version must not be below this, although not all earlier versions need be on media.
     let newest = loaded.map_or(0, |loaded| loaded.newest_version).max(log.pool(0).oldest_checkpoint());
     let keeps_parts = options.salvage && keeps_parts_of_batches(log);
     let recovery = Recovery {
@@ -196,13 +206,15 @@ pub(crate) fn run(
     report.chains_mended = recovery.mend_chains(in_use);
     report.passes_completed = recovery.complete_passes(in_use)?;
     if loaded.is_none() {
-        // Before the settled version is raised, which may be the reason why it does not count.
+        // Before the settled version is raised: that it is too low may be the only reason why the checkpoint does not
+        // count.
         (basis.drop_unusable)()?;
     }
     if !report.clean || keeps_parts {
-        // Where parts of batches were kept: the next opening, which may follow a crash, must not take them for what that has cut short.
-        // Not before the marks of the chains are durable: should this recovery be cut short, the next one finds their children by the members of
-        // dropped batches, and those it knows only above the settled version.
+        // Where parts of batches were kept, the next opening, which may follow a crash, must not take them for batches
+        // that the crash cut short. Not before the marks of the chains are durable: if this recovery is cut short, the
+        // next one finds the children of dropped batches by these batches' members, and knows those members only above
+        // the settled version.
         (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;
     }
     report.tombstones = recovery.remove_tombstones();
@@ -242,8 +254,8 @@ impl<'a> Recovery<'a> {
         totals.into_inner()
     }
 
-    /// Reserves room for the keys that are to be expected: entries that made a key less those that removed one, in a sample of the segments.
-    /// A guess, for speed only; what it misses, splits make up for.
+    /// Reserves room for the keys that are to be expected: in a sample of the segments, the entries that made a key
+    /// less those that removed one. This is a guess, for speed only; splits make up for what it misses.
     fn make_room(&self, segments: &[SegmentToScan]) {
         let sample: Vec<_> = segments.iter().skip(SAMPLE / 2).step_by(SAMPLE).collect();
         let mut keys = vec![0i64; self.keyspaces.len()];
@@ -269,7 +281,8 @@ impl<'a> Recovery<'a> {
         let mut last_version = 0;
         let totals = self.log.scan_segment(segment, |reference, version, entry| {
             last_version = last_version.max(version);
-            // Of dead ones, too: a recovery that was cut short may have marked this one and nothing of what lies below.
+            // Also of dead entries: an earlier recovery that was cut short may have marked this one, and nothing of
+            // what lies below.
             if doubtful && self.log.parent_is_lost(entry) {
                 broken.push((entry.keyspace(segment.descriptor.keyspace), self.hasher.hash(entry.key)));
             }
@@ -304,22 +317,24 @@ impl<'a> Recovery<'a> {
         totals
     }
 
-    /// A member of a batch above the settled version that is marked dead. It counts: a whole batch may have lost a superseded member to a mark, and a
-    /// recovery that was cut short may have marked some members of one that is not whole, or all.
+    /// Returns a member of a batch above the settled version that is marked dead. It counts: a whole batch may have
+    /// lost a superseded member to a mark, and a recovery that was cut short may have marked some or all members of an
+    /// incomplete batch.
     #[inline(always)]
     fn dead_member(&self, reference: Ref, version: u64, entry: &EntryView<'a>) -> Option<Found<'a>> {
         let batch = self.unsettled(version, entry).filter(|_| entry.is_dead())?;
         Some(Found { keyspace: DEAD, key: self.hasher.key(entry.key), reference, version, op: entry.op(), batch: Some(batch) })
     }
 
-    /// The tag of a member of a batch that is not known to be whole: those up to the settled version are.
+    /// Returns the tag of a member of a batch that is not known to be whole. Batches up to the settled version are
+    /// whole.
     #[inline(always)]
     fn unsettled(&self, version: u64, entry: &EntryView<'_>) -> Option<BatchTag> {
         entry.batch().filter(|tag| version.saturating_sub(u64::from(tag.index)) > self.settled)
     }
 
-    /// Whether an entry takes part: not marked dead, and of a keyspace that exists or of a batch that is to be counted, and not one that the checkpoint
-    /// knows to be superseded.
+    /// Returns the entry if it takes part: it is not marked dead, its keyspace exists or its batch is to be counted,
+    /// and the checkpoint does not know it to be superseded.
     #[inline(always)]
     fn admit(&self, segment: &SegmentToScan, reference: Ref, version: u64, entry: &EntryView<'a>) -> Option<Found<'a>> {
         if entry.is_dead() {
@@ -334,7 +349,7 @@ impl<'a> Recovery<'a> {
             }),
         };
         let batch = self.unsettled(version, entry);
-        // A tombstone counts in any case: it may have deleted what the collector moved after the capture.
+        // A tombstone counts in any case: it may have deleted an entry that the collector moved after the capture.
         if entry.op() != Op::Delete
             && let Some(loaded) = self.loaded
             && loaded.knows(segment, version)
@@ -352,7 +367,7 @@ impl<'a> Recovery<'a> {
         Some(found)
     }
 
-    /// Installs an entry unless the index has a newer one; the older of the two is garbage.
+    /// Installs an entry unless the index has a newer one. The older of the two is counted as garbage.
     #[inline(always)]
     fn install(&self, found: &Found<'_>) {
         with_index!(self.keyspaces[found.keyspace], index => self.install_in(index, found));
@@ -368,7 +383,7 @@ impl<'a> Recovery<'a> {
         let mut place = PlaceGuard { index, token: located.token, locked };
         let present = located.candidate.is_some() && (located.verified || resolver.matches(located.candidate, key.bytes));
         let old = if present { located.candidate } else { Ref::NONE };
-        // Of a damaged one nobody knows whether it is newer, or the key's.
+        // Whether a damaged entry is newer, or the key's at all, is not known.
         if old.is_some() && (!resolver.is_sound(old) || !self.is_newer(found, old)) {
             return;
         }
@@ -383,13 +398,13 @@ impl<'a> Recovery<'a> {
         index.install(place.token, key, old, found.reference, &resolver).expect("the latch is held, so the reference read is still there");
     }
 
-    /// How the indexes see the log meanwhile.
+    /// The resolver through which the indexes see the log during recovery.
     #[inline(always)]
     pub(super) fn resolver(&self) -> Wary<'_> {
         Wary::new(LogResolver { log: self.log, hasher: self.hasher }, self.loaded.is_some(), &self.damaged)
     }
 
-    /// Refuses what was made of a checkpoint that leads to a damaged entry. A scan of everything would refuse that, too.
+    /// Refuses indexes made of a checkpoint that led to a damaged entry. A scan of everything would be refused, too.
     fn ensure_nothing_damaged(&self) -> Result<()> {
         let reference = Ref(self.damaged.load(Ordering::Relaxed));
         if reference.is_none() {
@@ -399,11 +414,12 @@ impl<'a> Recovery<'a> {
         Err(crate::Error::Damaged(format!("{reference:?} leads to no valid entry")))
     }
 
-    /// Whether an entry is newer than the key's other one; counts the older as garbage.
+    /// Whether `found` is newer than the key's entry at `old`; counts the older one as garbage.
     fn is_newer(&self, found: &Found<'_>, old: Ref) -> bool {
         let entry = self.log.entry(old.0);
         let old_version = self.log.version_of(old.0, &entry);
-        // Of an entry and its copy, the copy is the one to keep; where neither is the other's, the index has an entry that a checkpoint named too late.
+        // Of an entry and its copy, the copy is kept. If neither is a copy of the other, the scanned one is kept: the
+        // index has an entry that a checkpoint named too late.
         let newer = old_version < found.version || (old_version == found.version && !self.log.is_copy_of(old.0, found.reference.0));
         if newer {
             self.log.note_garbage(old.0, entry.size, entry.op() == Op::Delete);
@@ -414,8 +430,8 @@ impl<'a> Recovery<'a> {
         newer
     }
 
-    /// Installs batches that are whole and marks the members of the others dead on media, so that no later recovery takes them for
-    /// committed. Returns the number of batches dropped.
+    /// Installs batches that are whole. Marks the members of the others dead on media, so that no later recovery takes
+    /// them for committed. Returns the number of batches dropped.
     fn settle_batches(&self) -> Result<u64> {
         let mut batched = std::mem::take(&mut *self.batched.lock());
         if batched.is_empty() {
@@ -443,7 +459,7 @@ impl<'a> Recovery<'a> {
             dropped += 1;
             for member in members {
                 self.dropped.lock().insert(member.reference.0 & LINK_MASK);
-                // Also where it is marked: that may not be durable yet.
+                // Also a member that is already marked: the mark may not be durable yet.
                 self.log.mark_dead_on_media(member.reference.0);
                 if member.keyspace != DEAD {
                     self.log.note_garbage(member.reference.0, self.log.entry(member.reference.0).size, member.op == Op::Delete);
@@ -459,7 +475,7 @@ impl<'a> Recovery<'a> {
         Ok(dropped)
     }
 
-    /// Tombstones have done their work in the indexes.
+    /// Removes the tombstones from the indexes, where they have done their work; returns their number.
     fn remove_tombstones(&self) -> u64 {
         let resolver = self.resolver();
         let _pin = epoch::pin();

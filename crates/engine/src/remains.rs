@@ -1,7 +1,8 @@
-//! What other stores left where a new one is about to be created.
+//! Finds what other stores left where a new one is about to be created.
 //!
-//! A store whose directories were given in another order, or whose first pool was lost, must not be hidden by an empty one beside it.
-//! (What a creation of the same store left when it was interrupted lies where the new pools are to be, and is used: `pools`.)
+//! A store whose directories were given in another order, or whose first pool was lost, must not be hidden by an empty
+//! one beside it. (What an interrupted creation of the same store left lies where the new pools are to be, and is used:
+//! `pools`.)
 //!
 //! Thread safety: files are only looked at. Crash: nothing is changed.
 
@@ -27,7 +28,7 @@ pub(crate) fn refuse(options: &Options, first: &Path) -> Result<()> {
     }
 }
 
-/// Refuses pools in `dir` of nodes that were given another directory, or none.
+/// Refuses pools in `dir` of nodes for which another directory was given, or none.
 fn refuse_misplaced(options: &Options, dir: &Path) -> Result<()> {
     let is_here = |expected: &Path| {
         let (here, there) = (dir.canonicalize(), expected.parent().map(Path::canonicalize));
@@ -48,7 +49,8 @@ fn refuse_misplaced(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The pools that lie in a directory, by their names, and in the order of their nodes. One that cannot be listed tells nothing.
+/// Returns the pools that lie in a directory, by their names, in the order of their nodes. A directory that cannot be
+/// listed yields none.
 pub(crate) fn pools_in(dir: &Path) -> Vec<(u32, PathBuf)> {
     let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut pools: Vec<_> = files.filter_map(|file| Some((node_of_pool_file(file.file_name().to_str()?)?, file.path()))).collect();

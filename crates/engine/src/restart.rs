@@ -1,6 +1,11 @@
-//! The restart: from pools to the indexes, by way of a checkpoint where one holds.
+//! The restart: from pools to the indexes, by way of a checkpoint if one can be used.
 //!
-//! A checkpoint that cannot be used is told of, the whole log is scanned, and it is removed, before the pools change in a way that might make it seem usable; one that shows that the log is not whole refuses the store. Runs while a store is opened, before anybody else has it.
+//! If a checkpoint cannot be used, the report says why, and the whole log is scanned. The checkpoint is removed before
+//! the pools change in a way that might make it seem usable. A checkpoint that shows that the log is not whole makes
+//! the opening fail.
+//!
+//! Thread safety: runs while a store is opened, before any other thread has it. Crash: a restart may be repeated at any
+//! point (see `recovery`).
 
 use crate::catalogue::Catalogue;
 use crate::checkpoint::load::{self, Loaded, Saved};
@@ -37,7 +42,7 @@ pub(crate) struct Restart {
 }
 
 impl Restart {
-    /// Loads the checkpoint, if there is one that holds, and scans the rest.
+    /// Loads the checkpoint, if there is a usable one, and scans the rest.
     pub fn run(log: &Log, names: &mut Names, options: &Options) -> Result<Restart> {
         let started = std::time::Instant::now();
         let mut salvaged = Vec::new();
@@ -48,7 +53,7 @@ impl Restart {
         let (mut refused, mut found) = (String::new(), None);
         let place = checkpoint::store_of(options);
         if options.salvage {
-            // The checkpoint is not trusted, but what it knows to be missing is worth telling.
+            // The checkpoint is not trusted, but a segment that it shows to be lost is worth reporting.
             let saved = place.as_deref().and_then(|place| place.open().ok().flatten()).and_then(|image| Saved::read(image).ok());
             salvaged.extend(saved.and_then(|saved| load::lost_segment(&saved, log)));
         }
@@ -85,10 +90,11 @@ impl Restart {
         let checkpoints = Checkpoints::new(options, kept, &recovery);
         if let Some((_, loaded)) = kept {
             log.keep_tombstones_after(loaded.version);
-            // A crash may have left it behind, or a program that does not know it. Tombstones may go now that older ones need.
+            // The noted version may be behind: a crash may have left it so, or a program that does not know it.
+            // Tombstones may go now that older checkpoints need.
             log.pool(0).set_oldest_checkpoint(loaded.version)?;
         } else if to_remove.is_some() && recovery.last_version > 0 {
-            // It is gone. Tombstones may go now that earlier ones need.
+            // The checkpoint is gone. Tombstones may go now that earlier checkpoints need.
             log.pool(0).set_oldest_checkpoint(recovery.last_version + 1)?;
         }
         Ok(Restart { hasher, keyspaces, recovery, checkpoints })
@@ -98,7 +104,7 @@ impl Restart {
         catalogue.keyspaces.iter().map(|info| Arc::new(Keyspace::new(info.clone(), hasher, ordered))).collect()
     }
 
-    /// The checkpoint and the keyspaces that hold it; `Ok(None)` if there is none.
+    /// Returns the checkpoint and the keyspaces that hold it; `Ok(None)` if there is none.
     #[allow(clippy::type_complexity)]
     fn load(
         log: &Log,

@@ -1,9 +1,12 @@
 //! What an opening with `salvage` does differently, apart from passing over damage where it meets it.
 //!
-//! Page 0 and the segment tables are the pools' and the log's to save. Here is what takes knowledge of their content: the catalogue, for which an earlier one counts if
-//! it can be read, and numbers in place of the names that are lost with it.
+//! The pools salvage page 0, and the log salvages the segment tables. This module does what takes knowledge of their
+//! content: it replaces a damaged catalogue by an earlier one that can be read, and names that are lost with it by
+//! numbers.
 //!
-//! Only pools of which nothing reaches the medium are saved that way ([`Pool::salvages`]).
+//! Only pools whose changes do not reach the medium are salvaged like that ([`Pool::salvages`]).
+//!
+//! Thread safety: runs while a store is opened, before any other thread has it. Crash: nothing here changes the media.
 
 use crate::catalogue::Catalogue;
 use crate::error::Result;
@@ -18,7 +21,8 @@ pub(crate) struct Names {
     pub incomplete: bool,
 }
 
-/// Reads the catalogue. Where it is damaged, or seems never to have been written, an earlier one does, or none: if the pool is salvaged.
+/// Reads the catalogue. If that is damaged, or seems never to have been written, takes an earlier one, or an empty one:
+/// only if the pool is salvaged.
 pub(crate) fn names(pool: &Pool, notes: &mut Vec<String>) -> Result<Names> {
     let read = pool.catalogue();
     let blank = read.as_ref().is_ok_and(Vec::is_empty);
@@ -26,7 +30,7 @@ pub(crate) fn names(pool: &Pool, notes: &mut Vec<String>) -> Result<Names> {
         return Ok(Names { catalogue: Catalogue::decode(&read?)?, incomplete: false });
     }
     let decode = |found: hither_pmem::Salvaged<Vec<u8>>| Some((Catalogue::decode(&found.value).ok()?, found.is_current, found.how));
-    // Of several that are doubtful the one that has given out most numbers is the latest.
+    // Of several catalogues that are doubtful, the one that has given out the most ids is the latest.
     let found =
         pool.salvaged_catalogues().into_iter().filter_map(decode).max_by_key(|(catalogue, current, _)| (*current, catalogue.next_id));
     if blank && found.is_none() {
@@ -38,7 +42,7 @@ pub(crate) fn names(pool: &Pool, notes: &mut Vec<String>) -> Result<Names> {
     Ok(Names { catalogue, incomplete: !is_current })
 }
 
-/// Gives names to the keyspaces of entries that an incomplete catalogue does not know: their numbers.
+/// Gives names to keyspaces that have entries but are missing from an incomplete catalogue: their numbers.
 pub(crate) fn name_lost(names: &mut Names, log: &Log, in_use: &[SegmentToScan], notes: &mut Vec<String>) {
     if !names.incomplete {
         return;
@@ -50,8 +54,10 @@ pub(crate) fn name_lost(names: &mut Names, log: &Log, in_use: &[SegmentToScan], 
     }
 }
 
-/// Whether batches are to count that are not whole: some of their members may be what could not be read. Those that a crash cut short show only in a store that was
-/// not closed in order, by the settled version. One pool's is enough: nothing rests on a version that is settled before that is noted in all.
+/// Whether incomplete batches count: some of their members may be among what could not be read. Batches that a crash
+/// cut short can be told apart only in a store that was not closed in order, by the settled version.
+///
+/// The settled version of one pool is enough: nothing rests on a settled version before all pools have noted it.
 pub(crate) fn keeps_parts_of_batches(log: &Log) -> bool {
     let pools = || (0..log.nodes()).map(|node| log.pool(node));
     pools().all(Pool::was_clean) || pools().all(Pool::has_lost_settled)

@@ -1,12 +1,16 @@
 //! The payload of blocks of keys: encoding and decoding of sorted pieces.
 //!
-//! *Words*: all keys, then all references, eight bytes each; a key is stored as the number that its bytes are in big-endian order. *Keys*: all
-//! references, then for each key two varints (LEB128), the bytes it shares with the key before and the number of those that follow, and these.
+//! * *Words*: all keys, then all references, eight bytes each. A key is stored as the number that its bytes are in
+//!   big-endian order.
+//! * *Keys*: all references; then for each key two varints (LEB128), the number of bytes that it shares with the key
+//!   before and the number of those that follow, and the latter bytes.
+//!
+//! Plain functions without state.
 
 use super::format::BlockKind;
 use hither_index::{Ref, SortedPiece};
 
-/// Appends the payload of a piece; its kind.
+/// Appends the payload of a piece; returns its kind.
 pub fn encode(piece: &SortedPiece, out: &mut Vec<u8>) -> BlockKind {
     let refs = piece.refs().iter().map(|reference| reference.0.to_le_bytes());
     if let Some(words) = piece.words() {
@@ -50,14 +54,14 @@ fn take_varint(bytes: &mut &[u8]) -> Option<usize> {
     None
 }
 
-/// What keeps a reader's place: keys of blocks must ascend, over all blocks of a run.
+/// A reader's place: keys of blocks must ascend, over all blocks of a run.
 #[derive(Default)]
 pub struct Order {
     last: Vec<u8>,
 }
 
 impl Order {
-    /// Notes a stretch of ascending keys; whether it comes after all before.
+    /// Notes a stretch of ascending keys; returns whether it comes after all before.
     fn passes(&mut self, first: &[u8], last: &[u8]) -> bool {
         let after = first > self.last.as_slice();
         self.last.clear();
@@ -66,7 +70,8 @@ impl Order {
     }
 }
 
-/// Decodes a payload of `items` keys into `piece`, leaving out references that `keep` rejects. `None` if it is none that [`encode`] makes.
+/// Decodes a payload of `items` keys into `piece`, leaving out references that `keep` rejects. Returns `None` if it is
+/// no payload that [`encode`] makes.
 pub fn decode(
     kind: BlockKind,
     bytes: &[u8],

@@ -1,8 +1,11 @@
 //! The bytes of a checkpoint (`docs/format.md`, "Checkpoint").
 //!
-//! A header, blocks of keys and references, an index (tables of segments, keyspaces and blocks), a trailer. It is written from front to back
-//! and read from both ends. Everything is covered by a checksum: header and trailer by their own, the index by the trailer's, each block by its row's,
-//! so that threads check and load blocks independently. A checkpoint that does not verify is no checkpoint: the log holds everything.
+//! A header, blocks of keys and references, an index (tables of segments, keyspaces and blocks), a trailer. A
+//! checkpoint is written from front to back and read from both ends.
+//!
+//! Checksums cover everything: header and trailer have their own, the index has one in the trailer, and each block has
+//! one in its row, so that threads check and load blocks independently. A checkpoint that does not verify is no
+//! checkpoint: the log holds everything.
 
 use hither_log::{SegmentRow, crc};
 use std::collections::HashSet;
@@ -23,7 +26,8 @@ pub const SEGMENT_BYTES: usize = 64;
 pub const KEYSPACE_BYTES: usize = 24;
 /// Bytes of a block's row.
 pub const BLOCK_BYTES: usize = 24;
-/// No block is larger than this by more than a table segment or a piece of keys (`FIRST_PIECE` in `write`, if they are long).
+/// No block is larger than this by more than a table segment or, if keys are long, a piece of keys (`FIRST_PIECE` in
+/// `write`).
 pub const BLOCK_TARGET: usize = 256 << 10;
 
 const FLAG_FINAL: u32 = 1;
@@ -83,36 +87,36 @@ pub const TRAILER: [Field; 9] = [
     ("magic", 40, 8),
 ];
 
-/// CRC-32C as everybody computes it.
+/// Returns the CRC-32C, in its usual form with both inversions.
 pub fn checksum(bytes: &[u8]) -> u32 {
     !crc::bytes(!0, bytes)
 }
 
-/// What the header says.
+/// The content of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Taken at a clean close: every segment is covered.
     pub is_final: bool,
-    /// The store.
+    /// UUID of the store.
     pub store_uuid: [u8; 16],
-    /// Everything up to this version is in it (S).
+    /// Version up to which everything is in the checkpoint (S).
     pub version: u64,
     /// Seed of the hash function.
     pub hash_seed: u64,
-    /// When it was taken, in milliseconds since 1970.
+    /// Time at which the checkpoint was taken, in milliseconds since 1970.
     pub taken_ms: u64,
 }
 
 /// A keyspace in the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyspaceRow {
-    /// Its id.
+    /// Id of the keyspace.
     pub id: u32,
     /// 1 ordered, 2 hash.
     pub kind: u8,
     /// Some entry carries an expiry.
     pub has_expiry: bool,
-    /// Number of its blocks.
+    /// Number of the keyspace's blocks.
     pub blocks: u32,
     /// Keys copied.
     pub keys: u64,
@@ -132,15 +136,15 @@ pub enum BlockKind {
 /// A block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRow {
-    /// Where it begins.
+    /// Offset in the checkpoint, in bytes.
     pub offset: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub bytes: u32,
-    /// Keys in it.
+    /// Keys in the block.
     pub items: u32,
-    /// What it holds.
+    /// Kind of its content.
     pub kind: BlockKind,
-    /// Its checksum.
+    /// Checksum of the block.
     pub checksum: u32,
 }
 
@@ -153,23 +157,23 @@ pub struct Index {
     pub keyspaces: Vec<KeyspaceRow>,
     /// Blocks, those of the first keyspace first.
     pub blocks: Vec<BlockRow>,
-    /// An upper bound of the versions of what it names.
+    /// An upper bound of the versions of all entries that the checkpoint names.
     pub newest_version: u64,
 }
 
 /// Where the index lies, from the trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// Its offset.
+    /// Offset of the index.
     pub index_offset: u64,
-    /// Its bytes.
+    /// Length of the index in bytes.
     pub index_bytes: usize,
     counts: [u32; 3],
     index_checksum: u32,
     newest_version: u64,
 }
 
-/// Puts little-endian fields one after the other.
+/// Appends little-endian fields.
 #[derive(Default)]
 struct Out(Vec<u8>);
 
@@ -187,14 +191,14 @@ impl Out {
     }
 }
 
-/// The little-endian number of a field of up to eight bytes.
+/// Returns the little-endian number in a field of up to eight bytes.
 fn number(bytes: &[u8], fields: &[Field], name: &str) -> u64 {
     let (_, offset, len) = fields.iter().find(|field| field.0 == name).expect("a field of the table");
     bytes[*offset as usize..(offset + len) as usize].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 impl Header {
-    /// The header's bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Out(MAGIC.to_vec());
         out.u32(FORMAT);
@@ -244,7 +248,7 @@ impl Index {
         self.blocks.iter().filter(|block| block.kind == BlockKind::Keys).map(|block| u64::from(block.items)).sum()
     }
 
-    /// The index and the trailer of a checkpoint whose blocks end at `offset`.
+    /// Encodes the index and the trailer of a checkpoint whose blocks end at `offset`.
     pub fn encode(&self, offset: u64) -> Vec<u8> {
         let mut out = Out::default();
         self.segments.iter().for_each(|row| put_segment(&mut out, row));
@@ -277,7 +281,7 @@ impl Index {
         out.0
     }
 
-    /// Reads the index that `trailer` announced.
+    /// Reads the index that `trailer` describes.
     pub fn decode(trailer: &Trailer, bytes: &[u8]) -> Result<Index, String> {
         if checksum(bytes) != trailer.index_checksum {
             return Err("its index is damaged".into());
@@ -404,7 +408,7 @@ mod tests {
         assert_eq!(Index::decode(&trailer, body), Ok(index));
     }
 
-    /// Regression: an end of a block beyond all numbers.
+    /// Regression: the end of a block overflowed.
     #[test]
     fn a_block_outside_the_blocks_is_refused() {
         for (offset, bytes) in [(u64::MAX, 36), (u64::MAX - 35, 36), (65, 36), (0, 8), (64, u32::MAX)] {

@@ -1,12 +1,20 @@
 //! Loading a checkpoint into empty indexes, in parallel.
 //!
-//! A reference counts if its segment is in use with the generation that the checkpoint lists; the others were superseded or moved after it was copied,
-//! and what came after them is scanned. References into segments that are scanned anyway are not loaded but remembered ([`Loaded::names`]): of the
-//! entries up to S in there, the scan installs those. So all that an index holds of a scanned segment was installed by the scan. The bytes of the references that count are the live bytes of each segment, so the accounting is as exact as after
-//! a scan.
+//! A reference counts if its segment is in use with the generation that the checkpoint lists. Entries of other
+//! references were superseded or moved after the reference was copied; what came after them is scanned.
 //!
-//! Whatever does not fit (damage, an older pool, a block that does not verify) makes the whole checkpoint void: the caller throws the indexes away and
-//! scans.
+//! References into segments that are scanned anyway are not loaded but remembered ([`Loaded::names`]). Of the entries
+//! up to S in such a segment, the scan installs those that are remembered. So all that an index holds of a scanned
+//! segment was installed by the scan.
+//!
+//! The bytes of the references that count are the live bytes of each segment, so the accounting is as exact as after a
+//! scan.
+//!
+//! Whatever does not fit (damage, an older pool, a block that does not verify) makes the whole checkpoint void: the
+//! caller throws the indexes away and scans.
+//!
+//! Thread safety: runs while a store is opened; the threads that it starts share the indexes. Crash: nothing is changed
+//! on media.
 
 use super::blocks::{self, Order};
 use super::format::{BlockKind, BlockRow, HEADER_BYTES, Header, Index as Tables, KeyspaceRow, TRAILER_BYTES, Trailer, checksum};
@@ -57,7 +65,7 @@ impl Saved {
     }
 }
 
-/// What recovery has to know of a checkpoint that was loaded.
+/// What recovery has to know about a checkpoint that was loaded.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     /// Everything up to this version is in the indexes (S).
@@ -66,7 +74,7 @@ pub(crate) struct Loaded {
     pub clean: bool,
     /// Segments that need no scan.
     pub covered: Covered,
-    /// The same, as the checkpoint lists them.
+    /// The same segments, as the checkpoint lists them.
     pub rows: Vec<SegmentRow>,
     /// Those among them that were open at a clean close.
     pub open: Vec<(SegmentToScan, SegmentRow)>,
@@ -89,14 +97,14 @@ impl Loaded {
         self.named.contains(reference)
     }
 
-    /// Whether entries of an uncovered segment up to this checkpoint's version are in the indexes if they count at all. Not so what the collector
-    /// moved: its copies carry old versions.
+    /// Whether the indexes have the entries of an uncovered segment up to this checkpoint's version, as far as those
+    /// entries count. They do not have what the collector moved: its copies carry old versions.
     pub fn knows(&self, segment: &SegmentToScan, version: u64) -> bool {
         version <= self.version && segment.descriptor.shard != COLD_SHARD
     }
 }
 
-/// References into segments that are scanned: a bit for each place of an entry.
+/// References into segments that are scanned: one bit for each place where an entry may begin.
 #[derive(Debug)]
 struct Named {
     placement: Placement,
@@ -130,14 +138,14 @@ impl Named {
 /// What becomes of references into a segment.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
-    /// Nothing: it has another generation, or is free.
+    /// Those references do not count: the segment has another generation, or is free.
     Stale,
-    /// The segment is scanned.
+    /// They are remembered: the segment is scanned.
     Remembered,
     Loaded,
 }
 
-/// Which references count, and the bytes of those that were admitted, by segment.
+/// Decides which references count, and sums the bytes of those that were admitted, by segment.
 struct Sieve<'a> {
     log: &'a Log,
     placement: &'a Placement,
@@ -177,13 +185,15 @@ struct Loader<'a> {
     failure: Mutex<Option<String>>,
 }
 
-/// Whether a pool is a copy from before the end of the checkpoint, which may name entries that it does not have.
+/// Whether a pool is a copy from before the end of the checkpoint. The checkpoint may then name entries that the pool
+/// does not have.
 fn is_newer(saved: &Saved, log: &Log) -> bool {
     (0..log.nodes()).any(|node| log.pool(node).settled() < saved.tables.newest_version)
 }
 
-/// A segment that held entries when the checkpoint was taken, and of which the pool has no record at all: that was not freed, its descriptor is gone. A scan would take it
-/// for a fresh one, find nothing missing, and have it written over.
+/// Returns a description of a segment that was in use when the checkpoint was taken and of which the pool has no
+/// record at all. Such a segment was not freed: its descriptor is gone. A scan would take it for a fresh one, find
+/// nothing missing, and have it written over.
 pub(crate) fn lost_segment(saved: &Saved, log: &Log) -> Option<String> {
     if is_newer(saved, log) || saved.header.store_uuid != log.pool(0).superblock().store_uuid {
         return None;
@@ -191,7 +201,7 @@ pub(crate) fn lost_segment(saved: &Saved, log: &Log) -> Option<String> {
     let there = |row: &&SegmentRow| (row.node as usize) < log.nodes() && row.index < log.pool(row.node as usize).segment_count();
     let lost = saved.tables.segments.iter().filter(there).find(|row| !log.pool(row.node as usize).was_used(row.index))?;
     let place = log.pool_name(lost.node as usize);
-    // Of others the checkpoint does not say how many.
+    // The checkpoint does not list how many entries other segments held.
     let held = if lost.covered { format!("held {} entries", lost.entries) } else { "was in use".to_owned() };
     Some(format!(
         "pool {place} is damaged: segment {} {held} when the checkpoint of the indexes was taken, and its descriptor is blank now",
@@ -199,7 +209,8 @@ pub(crate) fn lost_segment(saved: &Saved, log: &Log) -> Option<String> {
     ))
 }
 
-/// Loads `saved` into the indexes of `keyspaces`, which are empty and hash with its seed. `clean`: all pools were closed cleanly.
+/// Loads `saved` into the indexes of `keyspaces`, which are empty and hash with the checkpoint's seed. `clean`: all
+/// pools were closed cleanly.
 pub(crate) fn load(
     saved: &Saved,
     log: &Log,
@@ -235,7 +246,8 @@ pub(crate) fn load(
             }
         }
     }
-    // What was open may have been written to since. After an orderly close its totals would tell; torn bytes behind its entries are in no total, so what has some records none.
+    // A segment that was open may have been written to since. After an orderly close its totals would show it. Torn
+    // bytes behind its entries are in no total, so a segment that has some records none.
     let told = |segment: &SegmentToScan| clean && segment.descriptor.flags & TOTALS_RECORDED != 0;
     let doubtful = |row: &SegmentRow| open.iter().any(|(segment, open)| !told(segment) && (open.node, open.index) == (row.node, row.index));
     covered.retain(|row| !doubtful(row));
@@ -265,7 +277,7 @@ pub(crate) fn load(
     })
 }
 
-/// Whether a descriptor says what the checkpoint says of its segment.
+/// Whether a descriptor holds the same totals as the checkpoint does for its segment.
 fn same_totals(segment: &SegmentToScan, row: &SegmentRow) -> bool {
     segment.descriptor.entries == row.entries && segment.descriptor.sealed_bytes == row.written_bytes
 }
@@ -276,7 +288,7 @@ impl Loader<'_> {
         for row in &self.saved.tables.keyspaces {
             let blocks = &self.saved.tables.blocks[from..from + row.blocks as usize];
             from += row.blocks as usize;
-            // Others were dropped since.
+            // Other keyspaces were dropped since.
             if let Some(keyspace) = keyspaces.iter().find(|keyspace| keyspace.info.id == row.id) {
                 self.keyspace(keyspace, row, blocks)?;
                 keys += keyspace.len() as u64;
@@ -325,7 +337,8 @@ impl Loader<'_> {
         if checksum(into) == block.checksum { Ok(()) } else { Err(format!("the block at {} is damaged", block.offset)) }
     }
 
-    /// `reads_log`: the index takes keys from there, unless they are words, so that damage would put them out of order.
+    /// `reads_log`: the index takes keys from the log, unless they are words, so that damage would put them out of
+    /// order.
     fn ordered<I: OrderedIndex>(&self, index: &I, blocks: &[BlockRow], hasher: Hasher, reads_log: bool) -> Result<(), String> {
         if blocks.iter().any(|block| block.kind == BlockKind::Images) {
             return Err("it holds images of a table for an ordered keyspace".into());
@@ -336,7 +349,7 @@ impl Loader<'_> {
         if blocks.iter().all(|block| block.kind == BlockKind::Words) {
             self.ordered_words(index, blocks, reads_log, &resolver)?;
         } else {
-            // Where keys begin alike, any ordered index looks at some of them.
+            // Where keys begin alike, any ordered index reads some of them.
             index.load_pieces(&mut Run::new(self, blocks, reads_log), &resolver);
         }
         match damaged.into_inner() {
@@ -345,7 +358,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Blocks of words only, several runs of them at a time.
+    /// Loads blocks that hold words only, several runs of them at a time.
     fn ordered_words<I: OrderedIndex>(
         &self,
         index: &I,
@@ -367,7 +380,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// The first key of each block of words, unverified: only to keep runs apart.
+    /// Returns the first key of each block of words, unverified: it serves only to keep runs apart.
     fn first_words(&self, blocks: &[BlockRow]) -> Result<Vec<u64>, String> {
         let first = |block: &BlockRow| {
             let mut word = [0; 8];
@@ -392,7 +405,7 @@ impl Loader<'_> {
             self.add_live(&sieve);
             Ok(images)
         };
-        // Without the checkpoint the store opens, too, so a panic is no reason not to.
+        // The store opens without the checkpoint, too, so a panic here must not keep it from opening.
         let build = |run: &[BlockRow]| catch_unwind(AssertUnwindSafe(|| build(run))).unwrap_or_else(|_| Err("reading it panicked".into()));
         let parts = hither_sync::map_together(self.threads, blocks.chunks(share), build);
         let parts = parts.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -400,14 +413,14 @@ impl Loader<'_> {
     }
 }
 
-/// Blocks of one run, as pieces.
+/// The blocks of one run, as pieces.
 struct Run<'a> {
     loader: &'a Loader<'a>,
     blocks: std::slice::Iter<'a, BlockRow>,
     sieve: Sieve<'a>,
     order: Order,
     payload: Vec<u8>,
-    /// All words of this run lie below.
+    /// All words of this run lie below this one.
     before: Option<u64>,
     reads_log: bool,
 }

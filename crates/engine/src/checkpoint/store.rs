@@ -1,8 +1,10 @@
 //! Where a checkpoint is kept: a file beside the pool of node 0, or the memory of a test.
 //!
-//! Publishing is atomic and durable: after it the new checkpoint is there, after a crash before it the old one. Removal is durable.
+//! Publishing is atomic and durable: after a return the new checkpoint is there; after a crash before that, the old or
+//! the new one. Removal is durable.
 //!
-//! Thread safety: one draft at a time, by the caller. Crash: a file under the temporary name is left over and removed at the next open, unless that only looks at the store.
+//! Thread safety: the caller makes one draft at a time. Crash: a file may be left over under the temporary name. It is
+//! removed at the next opening, unless that only looks at the store.
 
 use super::format::MAGIC;
 use hither_pmem::Failpoints;
@@ -30,7 +32,7 @@ pub trait CheckpointStore: Send + Sync {
 
 /// A checkpoint that can be read, by several threads at once.
 pub trait CheckpointImage: Send + Sync {
-    /// Its length.
+    /// Length of the checkpoint.
     fn bytes(&self) -> u64;
 
     /// Reads all of `out` at `offset`.
@@ -45,14 +47,14 @@ pub trait CheckpointDraft: Send {
     /// Makes durable what was written; may take long.
     fn harden(&mut self) -> io::Result<()>;
 
-    /// Puts it, durably, in the place of the last one.
+    /// Puts the draft, durably, in the place of the last checkpoint.
     fn publish(self: Box<Self>) -> io::Result<()>;
 }
 
 /// Checkpoints in a directory.
 pub(crate) struct FileStore {
     directory: PathBuf,
-    /// The directory stays as it is.
+    /// The store is only looked at: the directory stays as it is.
     only_looks: bool,
     failpoints: Option<Arc<Failpoints>>,
 }
@@ -80,7 +82,7 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// An error that says of which file it is.
+/// Returns an error that says which file it concerns.
 fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -92,7 +94,7 @@ fn advice(path: &Path) -> &'static str {
     }
 }
 
-/// Opens a file for reading, but nothing else: whoever opens a FIFO waits for somebody to write.
+/// Opens a regular file for reading, but nothing else: opening a FIFO waits for a writer.
 fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     match file.metadata()?.is_file() {
@@ -101,10 +103,11 @@ fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The checkpoint in a directory, if there is one, by its first bytes: a store was there once, whatever else is.
+/// Returns the checkpoint in a directory, if there is one by its first bytes: a store was there once, whatever else is
+/// there.
 pub(crate) fn of_a_store_in(directory: &Path) -> Option<PathBuf> {
     let path = directory.join(NAME);
-    // Of whatever format.
+    // Of any format.
     let mut stem = [0; MAGIC.len() - 1];
     open_regular(&path).ok()?.read_exact_at(&mut stem, 0).ok()?;
     MAGIC.starts_with(&stem).then_some(path)
@@ -115,7 +118,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     name == NAME || name == DRAFT_NAME
 }
 
-/// What lies in a directory under the name of a checkpoint, whatever it is.
+/// Returns what lies in a directory under the name of a checkpoint, whatever it is.
 pub(crate) fn lying_in(directory: &Path) -> Option<PathBuf> {
     Some(directory.join(NAME)).filter(|path| path.symlink_metadata().is_ok())
 }
@@ -128,7 +131,8 @@ impl CheckpointStore for FileStore {
     fn open(&self) -> io::Result<Option<Box<dyn CheckpointImage>>> {
         if !self.only_looks {
             remove_if_there(&self.directory.join(DRAFT_NAME))?;
-            // Whoever renamed or removed the checkpoint may have been killed before that was durable: a power loss would bring the old one back, and what it names.
+            // A process that renamed or removed the checkpoint may have been killed before that was durable: a power
+            // loss would bring the old one back, and what it names.
             self.sync_directory()?;
         }
         match open_regular(&self.directory.join(NAME)) {
@@ -204,7 +208,7 @@ impl CheckpointDraft for FileDraft {
 impl Drop for FileDraft {
     fn drop(&mut self) {
         if !self.published {
-            // What cannot be removed is removed at the next open.
+            // A file that cannot be removed now is removed at the next opening.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -27,7 +27,8 @@ fn open_filled(dir: &Path, name: &str) -> Store {
     store
 }
 
-/// The bound in words: a restart takes at most a quarter longer than it would with a new checkpoint, whatever the keys and the threads are.
+/// The bound in words: a restart takes at most a quarter longer than it would with a new checkpoint, whatever the
+/// number of keys and threads.
 #[test]
 fn a_close_relies_on_an_older_checkpoint_while_a_restart_gets_a_quarter_longer_at_most() {
     for keys in [[5_000_000, 0], [0, 5_000_000], [2_000_000, 7_000_000], [1, 0], [0, 0]] {
@@ -47,7 +48,8 @@ fn a_close_relies_on_an_older_checkpoint_while_a_restart_gets_a_quarter_longer_a
     }
 }
 
-/// What a keyspace held that is dropped while it is being copied lies in segments that may be in use again: keys that are read there are anything. The copying must come to an end.
+/// The entries of a keyspace that is dropped while it is being copied lie in segments that may be in use again, so the
+/// keys read there may be anything. The copying must still come to an end.
 #[test]
 fn a_keyspace_dropped_while_it_is_copied_does_not_keep_the_checkpoint_from_ending() {
     let dir = tempfile::tempdir().unwrap();
@@ -69,7 +71,7 @@ fn a_keyspace_dropped_while_it_is_copied_does_not_keep_the_checkpoint_from_endin
     drop(store);
 }
 
-/// Copying a hash index locks its pairs for a moment each, which a check beside it took for a fault of the index.
+/// Copying a hash index locks its pairs for a moment each. A check beside it took that for a fault of the index.
 #[test]
 fn a_check_waits_for_a_checkpoint_under_way() {
     use std::sync::Barrier;
@@ -99,7 +101,8 @@ fn a_check_waits_for_a_checkpoint_under_way() {
     });
 }
 
-/// Found by hand: one that was made void, for a write that found no space, was written to its end before it was thrown away.
+/// Found by hand: a checkpoint that was made void, for a write that found no space, was written to its end before it
+/// was thrown away.
 #[test]
 fn a_void_checkpoint_ends_at_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -145,8 +148,8 @@ fn repeat_blocks(index: &mut format::Index) {
     }
 }
 
-/// Regression: what a checkpoint says was believed where its checksums are right. Writers went on at a tail in page 0, or among entries, and versions began anew behind the last one;
-/// an opening panicked if a keyspace was there twice.
+/// Regression: what a checkpoint says was believed if its checksums are right. Writers went on at a tail in page 0, or
+/// among entries; versions began anew behind the last one; an opening panicked if a keyspace was there twice.
 #[test]
 fn a_checkpoint_that_says_what_cannot_be_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
@@ -197,7 +200,8 @@ fn a_checkpoint_that_says_what_cannot_be_is_not_used() {
     assert_eq!(open(dir.path()).recovery().source, crate::RestartSource::Clean, "nothing was changed");
 }
 
-/// A checkpoint that an older or a newer program wrote, whole and of this store: what its tables and images mean is not known, so the log is scanned, and all is there.
+/// A checkpoint that an older or a newer program wrote, whole and of this store: the meaning of its tables and images
+/// is not known, so the log is scanned, and everything is there.
 #[test]
 fn a_checkpoint_of_another_format_is_passed_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,7 +229,7 @@ fn a_checkpoint_of_another_format_is_passed_over() {
     assert_eq!(open(dir.path()).recovery().source, crate::RestartSource::Clean, "the last close has written its own");
 }
 
-/// Regression: the predicted restart of a store with ordinary keys was a sixth of what it took.
+/// Regression: the predicted time of a restart of a store with ordinary keys was a sixth of the actual time.
 #[test]
 fn keys_that_are_no_words_are_counted_for_the_forecast() {
     let dir = tempfile::tempdir().unwrap();
@@ -256,7 +260,8 @@ fn checkpoints_come_sooner_where_tombstones_wait_and_later_where_they_are_large(
     }
 }
 
-/// Tombstones of full segments wait for a checkpoint when one is there that they are newer than, and no longer when the next one has come.
+/// Tombstones of full segments wait for a checkpoint if there is one that they are newer than. They no longer wait when
+/// the next one has come.
 #[test]
 fn tombstones_await_the_next_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -268,7 +273,7 @@ fn tombstones_await_the_next_checkpoint() {
             store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"value")).unwrap();
             store.write_wait(&keyspace, &key.to_be_bytes(), None).unwrap();
         }
-        // As a collector does, which looks at full segments only.
+        // Collectors look at full segments only.
         store.core.seal(TakeBack::All).unwrap();
     };
     delete_some(0);
@@ -279,13 +284,14 @@ fn tombstones_await_the_next_checkpoint() {
     assert!(store.checkpoint().unwrap() && !awaited());
 }
 
-/// Found by reading: four thousand keys were read at once, whatever their length: a block of 64 KiB each had 256 MiB, when it was written and when it was loaded.
+/// Found by reading: four thousand keys were read at once, whatever their length. A block of keys of 64 KiB each had
+/// 256 MiB, both when it was written and when it was loaded.
 #[test]
 fn blocks_of_long_keys_are_no_larger_than_a_few_of_them() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let keyspace = store.create_keyspace("long", Kind::Ordered).unwrap();
-    // Short ones before them, from which one might conclude that many more fit.
+    // Short keys before them, from which one might conclude that many more fit.
     let long = |number: u32| [&number.to_be_bytes()[..], &[7; 16_000]].concat();
     let short = |number: u32| [&[0; 10][..], &number.to_be_bytes()].concat();
     (0..100).for_each(|number| _ = store.write_wait(&keyspace, &short(number), Some(b"value")).unwrap());

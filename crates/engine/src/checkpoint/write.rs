@@ -1,6 +1,9 @@
 //! Writing a checkpoint: copies the indexes piece by piece while writers go on.
 //!
-//! Each piece is read under an epoch pin of its own; between pieces the caller may wait, or stop it.
+//! Each piece is read under an epoch pin of its own; between pieces the caller may wait, or stop the copying.
+//!
+//! Thread safety: beside writers and readers; one thread writes a draft. Crash: nobody sees the draft before it is
+//! published.
 
 use super::blocks;
 use super::format::{BLOCK_TARGET, BlockKind, BlockRow, HEADER_BYTES, Header, Index as Tables, KeyspaceRow, checksum};
@@ -10,15 +13,15 @@ use crate::resolver::LogResolver;
 use hither_index::{OrderedIndex, SortedPiece, Start};
 use hither_sync::epoch;
 
-/// Keys read under one pin, at most.
+/// The most keys that are read under one pin.
 const PIECE: usize = 4096;
-/// Of a block's first keys, whose lengths nobody knows: 64 KiB each make 4 MiB.
+/// Keys that are read first for a block, when their lengths are not known yet: of 64 KiB each they make 4 MiB.
 const FIRST_PIECE: usize = 64;
 
 /// Why no checkpoint came about.
 #[derive(Debug)]
 pub(super) enum Abandoned {
-    /// It was not wanted any more.
+    /// The checkpoint was not wanted any more.
     Stopped,
     /// Something failed.
     Failed(crate::Error),
@@ -47,7 +50,7 @@ impl From<hither_log::Error> for Abandoned {
     }
 }
 
-/// Called between pieces; false stops the copying.
+/// Called between pieces; returns false to stop the copying.
 pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
 
 /// A checkpoint being written.
@@ -73,7 +76,8 @@ impl<'a> Writer<'a> {
             AnyIndex::Hash(index) => (2, self.hash(index)?),
         };
         let blocks = (self.tables.blocks.len() - before) as u32;
-        // After the copying: whoever raised the flag did so after its entry was installed; later ones are in segments that are scanned.
+        // Asked after the copying. A writer raises the flag after it has installed its entry; if it does so later than
+        // this, its entry is in a segment that is scanned.
         let has_expiry = keyspace.expiries.are_there();
         self.tables.keyspaces.push(KeyspaceRow { id: keyspace.info.id, kind, has_expiry, blocks, keys });
         Ok(())
@@ -98,7 +102,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Fills a block; whether the end was reached.
+    /// Fills a block; returns whether the end of the index was reached.
     fn gather<I: OrderedIndex>(
         &mut self,
         index: &I,
@@ -116,15 +120,16 @@ impl<'a> Writer<'a> {
             let before = block.len();
             let pin = epoch::pin();
             if keyspace.is_discarded() {
-                // Other entries may lie where its keys were. A restart looks for nothing of it.
+                // Other entries may lie where the keyspace's keys were. A restart needs nothing of a keyspace that was
+                // dropped.
                 return Ok(true);
             }
             let fitting = ((BLOCK_TARGET - bytes) * before).checked_div(bytes);
-            // At most as many as there are already, should longer ones follow.
+            // At most as many as there are already, in case longer ones follow.
             let piece = fitting.map_or(FIRST_PIECE, |keys| keys.min(before).clamp(FIRST_PIECE, PIECE));
             index.copy_sorted(last.as_deref().map_or(Start::Edge, Start::After), piece, block, &resolver);
             if resolver.log.has_unverified() && block.is_resolved() {
-                // Keys were read: what is wrong with one must not look like a key from now on.
+                // Keys were read from entries: damage in one must not pass for a key from now on.
                 block.refs()[before..].iter().try_for_each(|reference| resolver.log.verify_entry(reference.0))?;
             }
             drop(pin);
@@ -162,7 +167,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes the tables; returns the length and them.
+    /// Writes the tables; returns the length of the checkpoint, and the tables.
     pub fn finish(mut self, segments: Vec<hither_log::SegmentRow>, newest_version: u64) -> Result<(u64, Tables), Abandoned> {
         self.tables.segments = segments;
         self.tables.newest_version = newest_version;

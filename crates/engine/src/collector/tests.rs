@@ -416,8 +416,7 @@ fn copies_of_old_pairs_are_no_longer() {
     }
 }
 
-/// A tombstone keeps its version, and a pass has room for that. With a higher version it might pass a value deleted only by a batch that
-/// comes to nothing (`testkit`'s model has it, as `RaisedTombstone`).
+/// Tombstones keep their versions, and have room for them: a raised one could pass what only a failed batch deletes (`RaisedTombstone`).
 #[test]
 fn copies_of_old_tombstones_keep_their_versions() {
     let store = small();

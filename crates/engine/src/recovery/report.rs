@@ -1,6 +1,8 @@
-//! What a restart tells of itself.
+//! The report of a restart: where the indexes came from, and what recovery found and did.
+//!
+//! Plain data, which is complete when the store is open.
 
-/// From what the indexes were made at open.
+/// Source from which an opening made the indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestartSource {
     /// From the whole log.
@@ -13,7 +15,7 @@ pub enum RestartSource {
 }
 
 impl RestartSource {
-    /// Its name in output.
+    /// The source's name in output.
     pub fn name(self) -> &'static str {
         match self {
             RestartSource::Scan => "scan",
@@ -28,31 +30,31 @@ impl RestartSource {
 pub struct RecoveryReport {
     /// The store had been closed cleanly.
     pub clean: bool,
-    /// From what the indexes were made.
+    /// Source of the indexes.
     pub source: RestartSource,
     /// Segments that a checkpoint covered, so that they were not scanned.
     pub segments_skipped: u64,
     /// Keys that came from the checkpoint.
     pub checkpoint_keys: u64,
-    /// Time that loading it took, in milliseconds.
+    /// Time that loading the checkpoint took, in milliseconds.
     pub checkpoint_ms: u64,
-    /// Why a checkpoint that was there was not used; empty if it was.
+    /// Why a checkpoint that was there was not used; empty if none was refused.
     pub checkpoint_refused: String,
     /// Segments scanned.
     pub segments: u64,
-    /// Valid entries.
+    /// Valid entries that were scanned.
     pub entries: u64,
-    /// Their bytes.
+    /// Bytes of these entries.
     pub bytes: u64,
-    /// Keys afterwards.
+    /// Keys after recovery.
     pub keys: u64,
     /// Tombstones among the entries.
     pub tombstones: u64,
-    /// Places in segments that were open, torn by the crash.
+    /// Places torn by the crash, in segments that were open.
     pub torn: u64,
-    /// Batches that were not whole, and were dropped.
+    /// Incomplete batches, which were dropped.
     pub batches_dropped: u64,
-    /// Passes of a collector that were interrupted, and were completed.
+    /// Interrupted passes of a collector, which were completed.
     pub passes_completed: u64,
     /// Entries marked dead because the chain that led to them was broken.
     pub chains_mended: u64,
@@ -62,11 +64,13 @@ pub struct RecoveryReport {
     pub threads: usize,
     /// Time taken, in milliseconds.
     pub elapsed_ms: u64,
-    /// What was written up to this version is there whole. Of what was written later, and was not acknowledged as durable, a power loss may have left some and taken what came before.
+    /// Everything that was written up to this version is there. Of later writes that were not acknowledged as durable,
+    /// a power loss may have left some and taken earlier ones.
     pub settled_version: u64,
     /// The newest version on media.
     pub last_version: u64,
-    /// By how much the time that the store remembers is ahead of the machine's clock, in milliseconds: that was set back, or had been wrong. Keys expire by the store's.
+    /// How far the time that the store remembers is ahead of the machine's clock, in milliseconds: the clock was set
+    /// back, or had been wrong. Keys expire by the store's time.
     pub clock_ahead_ms: u64,
     /// The highest keyspace id among entries of keyspaces that do not exist.
     pub newest_keyspace: u32,
