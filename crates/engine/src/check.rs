@@ -1,4 +1,7 @@
 //! A full check of a store: every checksum, every reference, every count.
+//!
+//! Thread safety: runs without writers; collectors, checkpoints and the sweeper of expired keys wait for it. Crash: a
+//! check changes nothing.
 
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
@@ -9,7 +12,7 @@ use hither_log::address::LINK_MASK;
 use hither_sync::epoch;
 use std::collections::{HashMap, HashSet};
 
-/// Problems listed at most; more are counted.
+/// The most problems that are listed; more are only counted.
 const MAX_LISTED: usize = 100;
 
 /// What a check found.
@@ -25,9 +28,9 @@ pub struct CheckReport {
     pub torn: u64,
     /// Keys in the indexes.
     pub keys: u64,
-    /// What is wrong; empty if the store is sound.
+    /// Problems that were found; empty if the store is sound.
     pub problems: Vec<String>,
-    /// Number of problems, also those not listed.
+    /// Number of problems, including those not listed.
     pub problem_count: u64,
 }
 
@@ -59,7 +62,7 @@ impl Store {
     fn check_all(&self) -> Result<CheckReport> {
         let mut report = CheckReport::default();
         self.core.check_segments(&mut report)?;
-        // What was set right in memory only is damaged all the same.
+        // Damage that was set right in memory only is still damage.
         let is_copy = self.core.log.pool(0).salvages();
         for damage in self.recovery().salvaged.iter().filter(|_| is_copy) {
             if !report.problems.contains(damage) {
@@ -98,7 +101,8 @@ impl Store {
 }
 
 impl Core {
-    /// Every entry that is neither dead nor current must be reached from a newer one, or it could come back some day (`docs/adr/0011`).
+    /// Checks that every entry that is neither dead nor current is reached from a newer one; otherwise it could come
+    /// back some day (`docs/adr/0011`).
     fn check_chains(&self, report: &mut CheckReport) {
         let keyspaces = self.keyspaces_by_id();
         let (mut superseded, mut reached) = (Vec::new(), HashSet::new());
@@ -119,12 +123,13 @@ impl Core {
         }
     }
 
-    /// Every entry that is neither dead nor current must be older than what the index has, or than a tombstone of its key (`docs/adr/0014`).
+    /// Checks that every entry that is neither dead nor current is older than what the index has, or than a tombstone
+    /// of its key (`docs/adr/0014`).
     fn check_cover(&self, report: &mut CheckReport) {
         let keyspaces = self.keyspaces_by_id();
         let mut tombstones: HashMap<(u32, u64), u64> = HashMap::new();
         self.log.visit_all(|reference, version, keyspace, entry| {
-            // One that passes for garbage is dropped with its segment, so another must do.
+            // A tombstone that passes for garbage is dropped with its segment, so another one must keep the entry out.
             if entry.op() == Op::Delete && !entry.is_dead() && !self.log.is_known_garbage(reference) {
                 let newest = tombstones.entry((keyspace, self.hasher.key(entry.key).hash)).or_default();
                 *newest = version.max(*newest);
@@ -137,7 +142,7 @@ impl Core {
             let current = with_index!(index, index => index.get(key, &self.resolver()));
             let newest = match current {
                 Ref::NONE => tombstones.get(&(keyspace, key.hash)).copied().unwrap_or(0),
-                // What is damaged was reported.
+                // Damage was reported before.
                 current => self.log.verified_entry(current.0).map_or(u64::MAX, |entry| self.log.version_of(current.0, &entry)),
             };
             if version > newest || (version == newest && current.is_none()) {
@@ -160,7 +165,8 @@ impl Core {
         Ok(())
     }
 
-    /// Checks every reference of a keyspace; `count` gets those that lead to entries, and the bytes of these.
+    /// Checks every reference of a keyspace; calls `count` with each that leads to an entry, and with the bytes of that
+    /// entry.
     fn check_keyspace(&self, keyspace: &Keyspace, report: &mut CheckReport, mut count: impl FnMut(Ref, u64)) {
         let _pin = epoch::pin();
         let resolver = self.resolver();
@@ -205,13 +211,13 @@ mod tests {
     use hither_topology::Topology;
     use std::sync::Arc;
 
-    /// Where the index leads for a key.
+    /// Returns where the index leads for a key.
     fn reference_of(store: &Store, keyspace: &KeyspaceHandle, key: &[u8]) -> Ref {
         let _pin = hither_sync::epoch::pin();
         super::with_index!(keyspace.0, index => super::Index::get(index, store.core.hasher.key(key), &store.core.resolver()))
     }
 
-    /// What a collector would lose because a bit is wrong is found by a check.
+    /// A check finds a current entry that a collector would lose because a bit is wrong.
     #[test]
     fn a_current_entry_that_passes_for_garbage_is_reported() {
         let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
@@ -224,7 +230,7 @@ mod tests {
         assert!(report.problems.iter().any(|problem| problem.contains("passes for garbage")), "{report:?}");
     }
 
-    /// So is what would come back, because a tombstone that is all that keeps it out passes for garbage.
+    /// A check finds an entry that would come back because the only tombstone that keeps it out passes for garbage.
     #[test]
     fn a_needed_tombstone_that_passes_for_garbage_is_reported() {
         let dir = tempfile::tempdir().unwrap();
@@ -246,7 +252,7 @@ mod tests {
         assert!(report.problems.iter().any(|problem| problem.contains("nothing newer keeps it out")), "{report:?}");
     }
 
-    /// What a restart by scan would lose because a mark is wrong is found by a check.
+    /// A check finds a current entry that a restart by scan would lose because a mark is wrong.
     #[test]
     fn a_current_entry_that_is_marked_dead_is_reported() {
         let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
@@ -263,7 +269,8 @@ mod tests {
         }
     }
 
-    /// Regression: where the first pool grew during a check, the figures of the second were taken for those of other segments.
+    /// Regression: where the first pool grew during a check, the figures of the second pool were taken for those of
+    /// other segments.
     #[test]
     fn pools_that_grow_meanwhile_do_not_confuse_it() {
         let topology = Arc::new(Topology::emulated(2));

@@ -1,9 +1,9 @@
-//! Compaction by hand: everything that is garbage is given back now, instead of when space is short.
+//! Compaction by hand: gives back all garbage now, instead of when space is short.
 //!
-//! Thread safety: beside readers, writers and the collectors of the background; one compaction at a time. Each segment that is in use at the beginning is emptied once at
-//! most, so it ends although writers go on making garbage.
+//! Thread safety: beside readers, writers and the collectors in the background; one compaction at a time. Each segment
+//! that is in use at the beginning is emptied at most once, so a compaction ends although writers go on making garbage.
 //!
-//! Crash: it consists of passes like any other (`collector`); at any step the store is what it was.
+//! Crash: a compaction consists of passes like any other (`collector`); at any step the store is what it was.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Core, Store};
@@ -26,13 +26,13 @@ pub struct SpaceUse {
     pub tombstone_bytes: u64,
 }
 
-/// How far a compaction is.
+/// Progress of a compaction.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CompactProgress {
     /// Segments emptied so far.
     pub done: u64,
-    /// Segments that were worth it at the beginning: writers may make it more, tombstones that stay fewer.
+    /// Segments that were worth it at the beginning. Writers may raise the number, tombstones that stay may lower it.
     pub expected: u64,
 }
 
@@ -40,29 +40,33 @@ pub struct CompactProgress {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CompactReport {
-    /// Before.
+    /// Space before the compaction.
     pub before: SpaceUse,
-    /// After.
+    /// Space after it.
     pub after: SpaceUse,
-    /// Segments emptied and freed, by whomever.
+    /// Segments emptied and freed, by any thread.
     pub segments: u64,
     /// Bytes of entries that were moved.
     pub moved_bytes: u64,
-    /// False if it was told to stop.
+    /// False if `on_progress` ended it.
     pub complete: bool,
     /// Time taken, in milliseconds.
     pub elapsed_ms: u64,
 }
 
 impl Store {
-    /// Empties every segment of which at least `garbage` (0 to 1) is not live, until none is left or nothing more can be gained. `on_progress` is called after some
-    /// segments each, and may end it. Blocks no writer for longer than collection in the background does. O(store).
+    /// Empties every segment of which at least `garbage` (0 to 1) is not live, until none is left or nothing more can
+    /// be gained. Calls `on_progress` after every few segments, which may end the compaction. Blocks no writer for
+    /// longer than collection in the background does. O(store).
     ///
-    /// What a snapshot shows, and tombstones that a checkpoint under way needs, stay. So does, up to a segment for each shard, what is written meanwhile.
+    /// What a snapshot shows stays, and so do tombstones that a checkpoint under way needs. So does what is written
+    /// meanwhile, up to a segment for each shard.
     ///
     /// # Errors
-    /// [`crate::Error::InsideCallback`] if called by `on_progress`; [`crate::Error::ReadOnly`] after a failed sync; errors of the medium; [`crate::Error::DiskFull`] if there is no room for a checkpoint, when all but deletes was compacted;
-    /// [`crate::Error::Damaged`] if damage was found, when all segments without any were compacted. The store is sound, and as compact as it became.
+    /// [`crate::Error::InsideCallback`] if called by `on_progress`; [`crate::Error::ReadOnly`] after a failed sync;
+    /// errors of the medium; [`crate::Error::DiskFull`] if there is no room for a checkpoint, when all but deletes was
+    /// compacted; [`crate::Error::Damaged`] if damage was found, when all segments without any were compacted. The
+    /// store is sound, and as compact as it became.
     pub fn compact(&self, garbage: f64, mut on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
         crate::store::ensure_may_wait("compact")?;
         if garbage.is_nan() {
@@ -70,7 +74,7 @@ impl Store {
         }
         let core = &self.core;
         if core.compacting.is_owned_by_current_thread() {
-            // Called by the report of another, which would be waited for.
+            // Called by the progress report of another compaction, for which this one would wait.
             return Err(Error::InsideCallback("compact"));
         }
         let _alone = core.compacting.lock();
@@ -102,22 +106,23 @@ impl Core {
         sum
     }
 
-    /// True unless it was told to stop.
+    /// Returns true unless `on_progress` ended it.
     fn compact(&self, garbage: f64, on_progress: &mut dyn FnMut(CompactProgress) -> ControlFlow<()>) -> Result<bool> {
         let worth = |found: &Candidate| found.gain > 0 && found.garbage() >= garbage;
-        // What was being filled can be emptied, too.
+        // Segments that are being filled can be emptied, too.
         self.log.close_open(self.collector.tombstones(), worth);
         self.seal(TakeBack::All)?;
         self.reuse_freed(Wait::No)?;
         self.sweep_all()?;
-        // Tombstones wait for a checkpoint that is newer than they are. Without one they stay, and the rest can be emptied.
+        // Tombstones wait for a checkpoint that is newer than they are. Without one they stay, and the rest can be
+        // emptied.
         let taken = if self.log.keeps_tombstones() { self.checkpoints.take(self, false, &mut || true).map(drop) } else { Ok(()) };
         let in_use = self.log.usage().iter().map(|usage| usage.segments - usage.free).sum::<u64>();
         let expected = self.log.candidates(self.collector.tombstones(), worth).len();
         let (mut done, mut damage) = (0, None);
         while done < in_use {
             let before = self.collections.stats().segments;
-            // What is damaged stays, is no victim any more, and no reason to leave out the others.
+            // A damaged segment stays. It is no victim any more, and no reason to leave out the others.
             let freed = match self.collect_worth(garbage) {
                 Err(found) if found.kind() == ErrorKind::Damaged => {
                     damage = damage.or(Some(found));

@@ -1,13 +1,20 @@
-//! A store that is made apart, and is there only when it is whole: a copy of another one must not pass for it while it is half made, nor after a crash in between.
+//! A store that is made apart, and appears only when it is whole. A copy of another store must not pass for that store
+//! while it is half made, nor after a crash in between.
 //!
 //! # How
 //!
-//! Its pools are made in directories of their own. For a place that is not there yet it is `NAME.PID.N.part` beside it, which becomes the place by one rename. For a directory that is
-//! there (a mount point, say) it is `copy.PID.N.part` in it, whose files are moved up: of all directories the pool of node 0 last. Until then an opening finds no store there, or says that
-//! something of it is missing.
+//! The draft's pools are made in directories of their own:
 //!
-//! Thread safety: one thread has a draft; several in one place have directories of their own, and the first to be published has the place. Crash: directories `*.part` stay, and between two renames
-//! into a directory that was there files without the pool of node 0. Nothing in them was promised to anybody. No other draft uses them.
+//! * For a place that does not exist yet: `NAME.PID.N.part` beside it, which becomes the place by one rename.
+//! * For a directory that exists (a mount point, say): `copy.PID.N.part` in it, whose files are moved up; of all
+//!   directories' files, the pool of node 0 comes last. Until then an opening finds no store there, or reports that
+//!   something of it is missing.
+//!
+//! Thread safety: one thread has a draft. Several drafts for one place have directories of their own, and the first to
+//! be published gets the place.
+//!
+//! Crash: directories `*.part` stay. Between two renames into a directory that existed, files without the pool of node
+//! 0 stay there. Nothing in them was promised to anybody, and no other draft uses them.
 
 use crate::checkpoint::store as checkpoint;
 use crate::error::{Error, Result};
@@ -21,39 +28,40 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// See the module's head. Dropped before it is published, it takes everything away.
+/// See the module's head. A draft that is dropped before it is published removes everything that it made.
 pub struct StoreDraft {
     parts: Vec<Part>,
-    /// Directories above.
+    /// Directories that were made above the places.
     made: Made,
-    /// From where to where.
+    /// Files and directories that were moved: from where, and to where.
     moved: Vec<(PathBuf, PathBuf)>,
     published: bool,
 }
 
 struct Part {
-    /// Where pools are to be.
+    /// Where the pools are to be.
     place: PathBuf,
-    /// Where they are made.
+    /// Where the pools are made.
     apart: PathBuf,
-    /// There is no such place yet: it will be this directory.
+    /// The place does not exist yet: it will be this directory.
     becomes_place: bool,
 }
 
 /// A file or directory on its way.
 struct Move<'a> {
     part: &'a Part,
-    /// The pool of node 0 is it, or in it.
+    /// It is the pool of node 0, or contains that.
     has_first: bool,
     from: PathBuf,
     to: PathBuf,
 }
 
 impl StoreDraft {
-    /// Has the store that is opened with `options` be made apart.
+    /// Begins a draft: changes `options` so that the store that is opened with them is made apart.
     ///
     /// # Errors
-    /// [`Error::Config`] if it has no files, or a place that has a store; [`Error::Io`]; [`Error::InsideRead`], [`Error::InsideCallback`].
+    /// [`Error::Config`] if the store has no files, or a place already has a store; [`Error::Io`];
+    /// [`Error::InsideRead`], [`Error::InsideCallback`].
     pub fn begin(options: &mut Options) -> Result<StoreDraft> {
         ensure_may_wait("copy_to")?;
         let is_in_files = !options.in_memory && options.pools.is_none() && options.medium != MediumChoice::PrivateCopy;
@@ -64,7 +72,7 @@ impl StoreDraft {
             return Err(Error::Config("a copy is a store in files; give its directory".into()));
         }
         let mut draft = StoreDraft { parts: Vec::new(), made: Made::default(), moved: Vec::new(), published: false };
-        // All of them first: a place may lie in another one, which is then there.
+        // All of them first: a place may lie in another one, which then exists.
         let places = options.paths.iter().map(|(_, path)| draft.locate(path)).collect::<Result<Vec<_>>>()?;
         for ((_, path), place) in options.paths.iter_mut().zip(places) {
             *path = draft.part_for(place)?;
@@ -73,7 +81,7 @@ impl StoreDraft {
         Ok(draft)
     }
 
-    /// Where a place is, by a name that no other name of it differs from; what is above it is made.
+    /// Returns the canonical path of a place; makes the directories above it.
     fn locate(&mut self, path: &Path) -> Result<PathBuf> {
         let failed = |error: io::Error| cannot_create(path, &error);
         if fs::symlink_metadata(path).is_ok() {
@@ -93,16 +101,17 @@ impl StoreDraft {
         let becomes_place = !place.exists();
         let above = if becomes_place { place.parent().unwrap_or(&place) } else { &place };
         let stem = if becomes_place { place.file_name().unwrap_or_default() } else { "copy".as_ref() };
-        // Whoever made the directory may have been killed before its name was durable.
+        // The process that made the directory may have been killed before its name was durable.
         let apart = sync_name(above).and_then(|()| claim(above, stem)).map_err(|error| cannot_create(&place, &error))?;
         self.parts.push(Part { place, apart: apart.clone(), becomes_place });
         Ok(apart)
     }
 
-    /// The store, of so many nodes, is there from now on, durably. Whoever made it has closed it.
+    /// Makes the store, of this many nodes, appear at its place, durably. The caller has closed it.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is another store by now; [`Error::Io`], also if somebody has removed files of it. Then nothing is left of it, unless that fails, too.
+    /// [`Error::Config`] if there is another store by now; [`Error::Io`], also if somebody has removed files of the
+    /// draft. Then nothing is left of the draft, unless its removal fails, too.
     pub fn publish(mut self, nodes: usize) -> Result<()> {
         for part in &self.parts {
             refuse_store_in(&part.place)?;
@@ -123,7 +132,7 @@ impl StoreDraft {
         Ok(())
     }
 
-    /// Whether the pools of all nodes are there: others may remove what looks to them like a leftover.
+    /// Ensures that the pools of all nodes are there: others may remove what looks to them like a leftover.
     fn ensure_all(&self, nodes: usize, directory: impl Fn(&Part) -> &PathBuf) -> Result<()> {
         let is_gone = |name: &String| !self.parts.iter().any(|part| directory(part).join(name).is_file());
         match (0..nodes as u32).map(pool_file).find(is_gone) {
@@ -137,7 +146,7 @@ impl StoreDraft {
 }
 
 impl Part {
-    /// Makes its files durable, on whatever medium, and their names.
+    /// Makes the part's files durable, on any medium, and their names.
     fn sync(&self) -> io::Result<()> {
         for name in names_in(&self.apart)? {
             File::open(self.apart.join(name))?.sync_all()?;
@@ -145,7 +154,7 @@ impl Part {
         File::open(&self.apart)?.sync_all()
     }
 
-    /// What is to be moved: all of it at once, or a file after the other.
+    /// Lists what is to be moved: all of it at once, or one file after the other.
     fn list_moves<'a>(&'a self, moves: &mut Vec<Move<'a>>) -> io::Result<()> {
         let is_first = |name: &String| node_of_pool_file(name) == Some(0);
         let names = names_in(&self.apart)?;
@@ -159,7 +168,8 @@ impl Part {
         Ok(())
     }
 
-    /// Best effort: what is reported is why. Only what a store makes is removed.
+    /// Removes the part, as far as possible: the error that is reported is the one that caused this. Removes only files
+    /// that a store makes.
     fn remove(&self) {
         for name in names_in(&self.apart).unwrap_or_default() {
             let _ = fs::remove_file(self.apart.join(name));
@@ -174,7 +184,8 @@ impl Drop for StoreDraft {
             self.parts.iter().filter(|part| !part.becomes_place).for_each(|part| drop(fs::remove_dir(&part.apart)));
             return;
         }
-        // The pool of node 0 first: without it there is no store. As far as it goes: what is reported is why.
+        // The pool of node 0 first: without it there is no store. As far as possible: the error that is reported is the
+        // one that caused this.
         for (from, to) in self.moved.iter().rev() {
             let _ = fs::rename(to, from);
         }
@@ -183,7 +194,7 @@ impl Drop for StoreDraft {
     }
 }
 
-/// A new directory that nobody else has.
+/// Makes a new directory that nobody else has.
 fn claim(above: &Path, stem: &std::ffi::OsStr) -> io::Result<PathBuf> {
     let id = std::process::id();
     for number in 0u32.. {
@@ -198,12 +209,12 @@ fn claim(above: &Path, stem: &std::ffi::OsStr) -> io::Result<PathBuf> {
     Err(ErrorKind::AlreadyExists.into())
 }
 
-/// The files of a store there.
+/// Returns the names of a store's files in a directory.
 fn names_in(directory: &Path) -> io::Result<Vec<String>> {
     let names: Vec<_> = fs::read_dir(directory)?.map(|file| file.map(|file| file.file_name())).collect::<io::Result<_>>()?;
     let is_of_store = |name: &String| node_of_pool_file(name).is_some() || checkpoint::is_name(name);
     let mut names: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).filter(is_of_store).collect();
-    // Of two drafts that are moved to one place, one meets the other at its first file.
+    // Sorted, so that of two drafts that are moved to one place, one meets the other at its first file.
     names.sort();
     Ok(names)
 }
@@ -219,16 +230,16 @@ fn refuse_store_in(place: &Path) -> Result<()> {
     }
 }
 
-/// Nothing of anybody's is replaced.
+/// Renames a file or directory without replacing anything; records the move.
 fn rename(from: PathBuf, to: PathBuf, moved: &mut Vec<(PathBuf, PathBuf)>) -> io::Result<()> {
     match renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE) {
-        // The file system cannot tell.
+        // The file system cannot refuse to replace, so this looks first.
         Err(Errno::INVAL | Errno::NOSYS) if to.symlink_metadata().is_err() => fs::rename(&from, &to)?,
         Err(Errno::INVAL | Errno::NOSYS) => return Err(ErrorKind::AlreadyExists.into()),
         outcome => outcome?,
     }
     let named = sync_name(&to);
-    // Also if that failed: it is to be undone.
+    // Also if that failed: the move is to be undone.
     moved.push((from, to));
     named
 }

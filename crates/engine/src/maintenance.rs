@@ -1,5 +1,8 @@
-//! Background work: commits that nobody waits for, growth of pools, sealing, collection and reuse of segments, sweeping of expired keys, checkpoints of the indexes,
-//! reads for scans of other nodes.
+//! Background work: commits that nobody waits for, growth of pools, sealing, collection and reuse of segments, sweeping
+//! of expired keys, checkpoints of the indexes, reads for scans of other nodes.
+//!
+//! Thread safety: each kind of work has a thread or threads of its own, which use the store's [`Core`] like any other
+//! caller. Crash: nothing here is on media; the modules that do the work say what a crash leaves.
 
 use crate::collector::{Need, Turn};
 use crate::courtesy::Courtesy;
@@ -16,18 +19,19 @@ use std::time::{Duration, Instant};
 
 /// How often the maintenance thread looks for work.
 const TICK: Duration = Duration::from_millis(20);
-/// The same where nothing was written since it looked last, and nothing was left to do: a store that is merely open hardly wakes the processor.
+/// The same if nothing was written since the last look, and nothing was left to do: a store that is merely open hardly
+/// wakes the processor.
 const IDLE_TICK: Duration = Duration::from_millis(100);
-/// How often the thread for growth looks whether it is time to end; it is called for that, too.
+/// How often the thread for growth looks whether it is time to end; it is woken for that, too.
 const READY_TICK: Duration = Duration::from_secs(1);
-/// Parts of rest for one part of verification: a fifth of a processor, for others want it, and the memory's bandwidth, too. What is read meanwhile is
-/// verified then and there.
+/// Parts of rest for one part of verification, which so takes a fifth of a processor: others want that, and the
+/// memory's bandwidth, too. What is read meanwhile is verified at once.
 const VERIFICATION_REST: u32 = 4;
-/// No segment was opened for so long: nobody writes, or so little that collectors have time.
+/// If no segment was opened for this long, nobody writes, or so little that collectors have time.
 const LULL: Duration = Duration::from_secs(1);
-/// How often the time is remembered, while anybody is told that something has expired.
+/// How often the time is persisted, as long as somebody is told that something has expired.
 const CLOCK_EVERY: Duration = Duration::from_secs(1);
-/// Between passes that leave nothing behind.
+/// Pause between sweeps that leave nothing behind.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// The background threads of a store.
@@ -45,7 +49,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// Sleeps; true if it is time to end.
+    /// Sleeps; returns true if it is time to end.
     fn wait(&self, duration: Duration) -> bool {
         let mut guard = self.lock.lock();
         if !self.flag.load(Ordering::Acquire) {
@@ -54,7 +58,8 @@ impl Stop {
         self.flag.load(Ordering::Acquire)
     }
 
-    /// With the lock: who has looked at the flag and does not sleep yet would miss it, and sleep on.
+    /// Sets the flag, with the lock held: otherwise a thread that has looked at the flag and does not sleep yet would
+    /// miss it, and sleep on.
     fn set(&self) {
         let _held = self.lock.lock();
         self.flag.store(true, Ordering::Release);
@@ -65,12 +70,12 @@ impl Stop {
 /// How long a thread rests before it looks for work again.
 #[derive(Default)]
 struct Rest {
-    /// Version up to which it knows of writes.
+    /// Version up to which the thread knows of writes.
     seen: u64,
 }
 
 impl Rest {
-    /// `busy`: there is something to do that comes without writes.
+    /// Returns how long to rest. `busy`: there is something to do that comes without writes.
     fn next(&mut self, core: &Core, busy: bool) -> Duration {
         let now = core.log.clock.upper_bound();
         let is_idle = std::mem::replace(&mut self.seen, now) == now;
@@ -79,10 +84,10 @@ impl Rest {
 }
 
 impl Maintenance {
-    /// Starts the threads, `collectors` for each node among them, and `readers` for each node if scans delegate.
+    /// Starts the threads, among them `collectors` for each node, and `readers` for each node if scans are delegated.
     ///
     /// # Errors
-    /// If the one that commits cannot be had, at a level that nobody else keeps.
+    /// If the thread that commits cannot be started, at a level that nobody else keeps.
     pub fn start(core: &Arc<Core>, collectors: usize, readers: usize) -> Result<Maintenance> {
         let mut starting = Maintenance { stop: Arc::default(), core: core.clone(), threads: Vec::new() };
         if core.techniques.pacing {
@@ -123,8 +128,8 @@ impl Maintenance {
         Ok(starting)
     }
 
-    /// Without a thread (limits) the store still works: writers collect when the store is full, who asks for a commit makes it,
-    /// scans read by themselves.
+    /// Starts a thread. Without it (limits) the store still works: writers collect when the store is full, a caller
+    /// that asks for a commit makes it, scans read by themselves.
     fn spawn(&mut self, name: &str, run: impl FnOnce(&Core, &Stop) + Send + 'static) -> std::io::Result<()> {
         let (core, stop) = (self.core.clone(), self.stop.clone());
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&core, &stop))?;
@@ -132,18 +137,18 @@ impl Maintenance {
         Ok(())
     }
 
-    /// One that others stand in for: see [`Maintenance::spawn`].
+    /// Starts a thread that others can stand in for: see [`Maintenance::spawn`].
     fn spawn_if_possible(&mut self, name: &str, run: impl FnOnce(&Core, &Stop) + Send + 'static) {
         let _ = self.spawn(name, run);
     }
 
-    /// Whether the calling thread is one of them.
+    /// Whether the calling thread is one of these threads.
     pub fn runs_here(&self) -> bool {
         let here = std::thread::current().id();
         self.threads.iter().any(|thread| thread.thread().id() == here)
     }
 
-    /// Tells the threads to end, and waits for none.
+    /// Tells the threads to end, without waiting for them.
     pub fn begin_stop(&self) {
         self.stop.set();
         for node in 0..self.core.log.nodes() {
@@ -155,11 +160,11 @@ impl Maintenance {
         self.core.delegation.close();
     }
 
-    /// Ends the threads. Not from one of them.
+    /// Ends the threads. Must not be called by one of them.
     pub fn stop(self) {
         self.begin_stop();
         for thread in self.threads {
-            // A panic there was printed; the store itself is consistent.
+            // A panic of the thread was printed; the store itself is consistent.
             let _ = thread.join();
         }
     }
@@ -195,23 +200,26 @@ fn run_commits(core: &Core, stop: &Stop) {
             }
         };
         if version > committer.durable() && (interval.is_none() || core.log.clock.upper_bound() > committer.durable() + 1) {
-            // An error poisons the store and reaches every waiter; this thread has nobody to tell.
+            // An error poisons the store and reaches every waiter; this thread has nobody to report it to.
             let _ = committer.commit(&core.log, version.saturating_sub(u64::from(interval.is_some())));
         }
     }
 }
 
-/// How long the thread that commits waits to be called, when its last round began this long ago. An interval counts from there: what is written while a sync is under way waits for the next.
+/// Returns how long the thread that commits waits to be called, when its last round began `since` ago. An interval
+/// counts from there: what is written while a sync is under way waits for the next.
 fn rest_of(interval: Option<Duration>, since: Duration) -> Duration {
     interval.map_or(Duration::from_millis(100), |interval| interval.saturating_sub(since))
 }
 
-/// Verifies what recovery did not read, a segment at a time, finds out what is garbage there, and ends. Damage shows in the statistics, and to whoever reads it.
+/// Verifies what recovery did not read, segment by segment, finds out what is garbage there, and ends. Damage is in the
+/// statistics, and is reported to whoever reads it.
 fn run_verification(core: &Core, stop: &Stop) {
     run_paced(VERIFICATION_REST, || core.verify_next(), |pause| stop.wait(pause));
 }
 
-/// Works piece by piece, as long as `work` says that there is more and `pause` that it is not time to end, and rests `rest` times as long as each piece took.
+/// Works piece by piece, until `work` returns false because nothing is left, or `pause` returns true because it is time
+/// to end. Rests `rest` times as long as each piece took.
 fn run_paced(rest: u32, mut work: impl FnMut() -> bool, mut pause: impl FnMut(Duration) -> bool) {
     loop {
         let started = Instant::now();
@@ -221,20 +229,21 @@ fn run_paced(rest: u32, mut work: impl FnMut() -> bool, mut pause: impl FnMut(Du
     }
 }
 
-/// Makes segments of a node ready ahead of writers, so that these need not wait for it.
+/// Makes segments of a node ready ahead of writers, so that writers need not wait for that.
 fn run_making_ready(core: &Core, stop: &Stop, node: usize) {
     let mut heard = 0;
     while !stop.flag.load(Ordering::Acquire) {
         // Only if somebody writes: a store that is merely open stays as it is.
         let called = core.log.needs_more(node).wait(&mut heard, READY_TICK);
         if called && !stop.flag.load(Ordering::Acquire) && core.committer.ensure_writable().is_ok() {
-            // A writer that needs the segments tells its caller of an error.
+            // A writer that needs the segments reports an error to its caller.
             let _ = core.heeding_failed_syncs(core.log.make_ready(node));
         }
     }
 }
 
-/// Collects on one node, from a thread of that node, so that copies are local writes. `place`: its number, and how many of them there are.
+/// Collects on one node, from a thread of that node, so that copies are local writes. `place`: the number of this
+/// collector, and how many the node has.
 fn run_collector(core: &Core, stop: &Stop, node: usize, place: (usize, usize)) {
     // A node without processors cannot run a thread; its segments are collected from wherever this one runs.
     let _ = core.log.topology().pin_current_thread_to_node(node as u32);
@@ -261,10 +270,10 @@ fn run_collector(core: &Core, stop: &Stop, node: usize, place: (usize, usize)) {
 
 /// A time in which nobody writes, as collectors see it.
 struct Lull {
-    /// Segments that were opened for writes before.
+    /// Number of segments that had been opened for writes when the lull began.
     openings: u64,
     since: Instant,
-    /// Nothing is left to do, or nobody has written since the store was opened: it stays as it is.
+    /// Nothing is left to do; or nobody has written since the store was opened, which then stays as it is.
     is_used: bool,
 }
 
@@ -273,7 +282,7 @@ impl Lull {
         Lull { openings, since: Instant::now(), is_used: true }
     }
 
-    /// Whether there is one, with something left to do.
+    /// Whether there is a lull, with something left to do.
     fn has_come(&mut self, openings: u64) -> bool {
         if openings != self.openings {
             *self = Lull { is_used: false, ..Lull::begin(openings) };
@@ -282,9 +291,10 @@ impl Lull {
     }
 }
 
-/// Collects some of a store that would have to grow soon although more than half of it is garbage; whether that made room.
+/// Collects some of a store that would have to grow soon although more than half of it is garbage. Returns whether that
+/// made room.
 fn collect_in_a_lull(core: &Core, node: usize) -> bool {
-    // A full store is collected when it needs to be: what is garbage gathers.
+    // A full store is collected when it needs to be: until then garbage gathers.
     core.log.room(node).growth > 0
         && core.has_much_garbage(node)
         && core.collect(Some(node), Need::Growth, Turn::Round).is_ok_and(|freed| freed > 0)
@@ -302,7 +312,8 @@ fn run_maintenance(core: &Core, stop: &Stop) {
     }
 }
 
-/// Deletes keys whose time has come. A thread of its own: to search a large keyspace takes long, and to delete in a full store, too.
+/// Deletes keys whose time has come. It has a thread of its own because it takes long to search a large keyspace, and
+/// to delete in a full store.
 fn run_expiry(core: &Core, stop: &Stop) {
     let mut pause = SWEEP_EVERY;
     while !stop.wait(pause) {
@@ -312,11 +323,12 @@ fn run_expiry(core: &Core, stop: &Stop) {
     }
 }
 
-/// Has the pool remember the time that somebody was told. A thread of its own: it must be late for nothing that takes long.
+/// Persists the time up to which somebody was told of expiry. It has a thread of its own so that nothing that takes
+/// long delays it.
 fn run_clock(core: &Core, stop: &Stop) {
     while !stop.wait(CLOCK_EVERY) {
         if core.committer.ensure_writable().is_ok() {
-            // What fails is told by the next write.
+            // The next write reports an error.
             let _ = core.persist_told();
         }
     }
@@ -328,7 +340,7 @@ fn run_checkpoints(core: &Core, stop: &Stop) {
     while !stop.wait(pause) {
         pause = rest.next(core, false);
         if core.checkpoints.due(&core.log) && core.committer.ensure_writable().is_ok() {
-            // At most half of a processor: as long as a piece took, others have it.
+            // At most half of a processor: others have it for as long as a piece took.
             let started = Instant::now();
             let mut last = started;
             let mut go_on = || {
@@ -339,8 +351,8 @@ fn run_checkpoints(core: &Core, stop: &Stop) {
             // An error is in the statistics; the store needs no checkpoint.
             let _ = core.checkpoints.take(core, false, &mut go_on);
             if core.checkpoints.is_paced() {
-                // Some eight per cent of a processor in the long run, however much is written: where writers keep all of them busy, each
-                // checkpoint costs them as much.
+                // Some eight per cent of a processor in the long run, however much is written: where writers keep all
+                // of them busy, each checkpoint costs them as much.
                 pause = (started.elapsed() * 5).max(TICK);
             }
         }

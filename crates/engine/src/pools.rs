@@ -1,8 +1,11 @@
 //! Finding, creating and opening the pools of a store.
 //!
-//! A directory holds `nodeN.hither` for each node N; with one directory given, all are in it. The pool of node 0 names the members: every one
-//! must be there and belong to the store. A store is born when the magic of node 0's pool is written, which happens last; until
-//! then its creation may start over. None is made beside what is left of another one (`remains`).
+//! A directory holds `nodeN.hither` for each node N; if only one directory is given, all pools are in it. The pool of
+//! node 0 names the members: every one must be there and belong to the store. A store is born when the magic of node
+//! 0's pool is written, which happens last; until then its creation may start over. No store is made beside what is
+//! left of another one (`remains`).
+//!
+//! Thread safety: runs while a store is opened, before any other thread has it.
 
 use crate::error::{Error, Result};
 use crate::options::{Durability, MediumChoice, Options};
@@ -17,15 +20,18 @@ const MIN_SEGMENTS_FOR_HOT: u32 = 50;
 /// Growth limit of a store whose user named none.
 const DEFAULT_MAX_CAPACITY: u64 = 64 << 30;
 const DEFAULT_CAPACITY: u64 = 64 << 20;
-/// Shards for each processor of a node on media with direct access: as in the paper's best settings at 16 and 32 threads (64 and 128).
+/// Shards for each processor of a node on media with direct access: as in the paper's best settings at 16 and 32
+/// threads (64 and 128).
 const SHARDS_PER_PROCESSOR: u64 = 4;
-/// And no fewer of them (the paper's best setting at 2 threads), nor more: here up to 64 cost the same, and from 128 on puts are dearer
-/// (`docs/experiments.md`), by the segments that have to be opened.
+/// Bounds of that number. The lower one is the paper's best setting at 2 threads. Up to 64 shards cost the same here;
+/// from 128 on puts are more expensive (`docs/experiments.md`), because of the segments that have to be opened.
 const DAX_SHARDS: std::ops::RangeInclusive<u64> = 16..=64;
-/// Open segments stay within this share of the capacity, 0.8 % (`docs/adr/0021`), of which half is empty on average.
+/// Segments of a pool for each shard, at least: open segments stay within 0.8 % of the capacity (`docs/adr/0021`), of
+/// which half is empty on average.
 const SEGMENTS_PER_SHARD: u64 = 128;
 
-/// Bounds of live bytes that can be set, in per cent of what the store may grow to. Above them collectors have no room to work in.
+/// Limits for live bytes that can be set, in per cent of what the store may grow to. Above them collectors have no room
+/// to work in.
 const UTILIZATION: std::ops::RangeInclusive<u32> = 1..=95;
 
 /// The most shards of a node: each has an open segment, and a chunk for each thread.
@@ -33,7 +39,7 @@ const MOST_SHARDS: u32 = 4096;
 /// The most threads of one kind, for each node.
 const MOST_THREADS: usize = 1024;
 
-/// Pools, in node order, and what was found out on the way.
+/// Pools, in node order, and the topology and meter that they were opened with.
 pub(crate) struct Opened {
     pub pools: Vec<Pool>,
     pub topology: Arc<Topology>,
@@ -77,10 +83,10 @@ fn refuse_excess(options: &Options) -> Result<()> {
     }
 }
 
-/// Refuses settings of which one would be ignored, and numbers that are none.
+/// Refuses settings of which one would be ignored, and values that are not a number.
 fn refuse_contradictions(options: &Options) -> Result<()> {
     let config = |what: &str| Err(Error::Config(what.to_owned()));
-    // Directories of nodes say in memory, too, which nodes have a pool.
+    // For a store in memory, too, directories of nodes say which nodes have a pool.
     if options.in_memory && options.paths.iter().any(|(node, _)| node.is_none()) {
         return config("a store in memory has no directory, and nothing in it would be kept; leave out one of the two settings");
     }
@@ -97,13 +103,14 @@ fn refuse_contradictions(options: &Options) -> Result<()> {
     refuse_repeated_nodes(options)
 }
 
-/// How many processors this process may use. Asked once: each answer reads the files of its control groups, which is half of what opening a small store asks of the kernel.
+/// Returns how many processors this process may use. The kernel is asked once: each answer reads the files of the
+/// process's control groups, which is half of what opening a small store asks of the kernel.
 pub(crate) fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
     *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// How the log is laid out over these pools.
+/// Returns how the log is laid out over these pools.
 pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
     let one_tail = opened.pools.iter().any(Pool::needs_sync);
     let cores = processors();
@@ -116,7 +123,8 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
     };
     LogOptions {
         shards: 1 << shards.ilog2(),
-        // One tail dirties the fewest pages per sync; where writes do not wait for syncs, threads get tails of their own.
+        // One tail dirties the fewest pages per sync. Where writes do not wait for syncs, threads get tails of their
+        // own.
         slots_per_node: if one_tail && options.durability == Durability::Sync { 1 } else { (2 * cores).clamp(8, 64) + 1 },
         chunk_bytes: 0,
         separate_hot: options.separate_hot && !one_tail && max_segments >= MIN_SEGMENTS_FOR_HOT,
@@ -139,7 +147,7 @@ pub(crate) fn pool_file(node: u32) -> String {
     format!("node{node}.hither")
 }
 
-/// The node whose pool has this name, if it is one's.
+/// Returns the node whose pool has this name, if it is the name of a pool.
 pub(crate) fn node_of_pool_file(name: &str) -> Option<u32> {
     name.strip_prefix("node")?.strip_suffix(".hither")?.parse().ok()
 }
@@ -192,7 +200,8 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
     Ok(pools)
 }
 
-/// One pool of a store is blank, and another one is not: no creation leaves that, and to begin the store anew would destroy what the other one holds.
+/// The error for a store of which one pool is blank and another one is not. No creation leaves that, and to begin the
+/// store anew would destroy what the other pool holds.
 fn holds_nothing(blank: &Path, node: u32, other: &Path, other_node: u32) -> Error {
     Error::WrongPool(format!(
         "{} of node {node} holds nothing any more, though {} of node {other_node} was in use; restore it from a backup or mount its device (nothing was \
@@ -202,7 +211,7 @@ fn holds_nothing(blank: &Path, node: u32, other: &Path, other_node: u32) -> Erro
     ))
 }
 
-/// Whether there is a file. A directory that cannot be looked into is no empty one.
+/// Whether there is a file. A directory that cannot be entered is an error: it need not be empty.
 fn is_there(path: &Path) -> Result<bool> {
     match path.try_exists() {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(Error::Io(format!(
@@ -214,7 +223,7 @@ fn is_there(path: &Path) -> Result<bool> {
     }
 }
 
-/// Refuses directories of nodes that the store does not have: whoever gives one believes that data are kept there.
+/// Refuses directories for nodes that the store does not have: whoever gives one believes that data are kept there.
 fn refuse_strange_nodes(options: &Options, members: u32, first: &Path) -> Result<()> {
     let named = options.paths.iter().filter_map(|(node, dir)| Some(((*node)?, dir)));
     match named.into_iter().find(|(node, _)| *node >= members) {
@@ -229,7 +238,8 @@ fn refuse_strange_nodes(options: &Options, members: u32, first: &Path) -> Result
     }
 }
 
-/// Refuses two directories for one node, or for all that have none of their own: one of them would be ignored.
+/// Refuses two directories for one node, or two for all nodes that have none of their own: one of them would be
+/// ignored.
 fn refuse_repeated_nodes(options: &Options) -> Result<()> {
     for (at, (node, dir)) in options.paths.iter().enumerate() {
         if let Some((_, other)) = options.paths[..at].iter().find(|(earlier, _)| earlier == node) {
@@ -241,7 +251,7 @@ fn refuse_repeated_nodes(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Where the kernel is asked to place the pool of a node, if it has a choice.
+/// The node of the kernel on which a node's pool is to be placed, if there is a choice.
 fn os_node(topology: &Topology, node: u32) -> Option<u32> {
     let is_real = !topology.is_emulated() && topology.node_count() > 1;
     topology.node(node).filter(|_| is_real).map(|node| node.os_id)
@@ -287,8 +297,8 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Makes the directory of a pool that is about to be created, and those above it. Their names are durable then: what is acknowledged in
-    /// a file is lost with the name of a directory above it.
+    /// Makes the directory of a pool that is about to be created, and those above it, with durable names: what is
+    /// acknowledged in a file is lost with the name of a directory above it.
     fn prepare(&mut self, pool: &Path) -> Result<()> {
         if let Some(dir) = pool.parent() {
             self.make_directory(dir).and_then(|()| self.sync_name(dir)).map_err(|error| cannot_create(dir, &error))?;
@@ -305,7 +315,7 @@ impl Made {
             return Ok(());
         }
         match dir.parent() {
-            // Its name, too: whoever made it may have been killed before that was durable.
+            // Its name, too: the process that made it may have been killed before that was durable.
             Some(above) if above.is_dir() => self.sync_name(above)?,
             Some(above) => self.make_directory(above)?,
             None => {}
@@ -319,7 +329,8 @@ impl Made {
         self.sync_name(dir)
     }
 
-    /// Makes the name of a directory durable, also of one that was there: whoever made it may have been killed before this.
+    /// Makes the name of a directory durable, also of one that was there: the process that made it may have been killed
+    /// before that.
     fn sync_name(&self, dir: &Path) -> std::io::Result<()> {
         if let Some(failpoints) = &self.failpoints {
             failpoints.check("sync_directory")?;
@@ -327,8 +338,9 @@ impl Made {
         sync_name(dir)
     }
 
-    /// Takes back a creation that failed. The error that is reported is the one of the creation: what cannot be removed stays, and with it the lowest pool. Without that,
-    /// which goes last therefore, the others would be what is left of a store.
+    /// Takes back a creation that failed. Returns no error, because the caller reports that of the creation. A file
+    /// that cannot be removed stays, and with it the lowest pool. That goes last: without it, the others would be what
+    /// is left of a store.
     pub(crate) fn remove(&self) {
         let mut stays = false;
         for (at, file) in self.files.iter().enumerate().rev() {
@@ -336,7 +348,7 @@ impl Made {
             if at > 0 || !stays {
                 let _ = Pool::discard_unborn(file);
             }
-            // Not gone before that is durable: a power loss could bring it back, without the lowest one.
+            // A file is gone only when that is durable: a power loss could bring it back, without the lowest pool.
             stays |= file.exists() || (was_there && self.sync_name(file).is_err());
         }
         for dir in self.directories.iter().rev() {
@@ -355,7 +367,8 @@ pub(crate) fn sync_name(path: &Path) -> std::io::Result<()> {
     sync_directory(above)
 }
 
-/// Makes the names in a directory durable. One that may be passed through but not read cannot be synced: whoever made it so answers for its names.
+/// Makes the names in a directory durable. A directory that may be passed through but not read cannot be synced:
+/// whoever made it so answers for its names.
 pub(crate) fn sync_directory(directory: &Path) -> std::io::Result<()> {
     match std::fs::File::open(directory) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
@@ -375,7 +388,8 @@ pub(crate) fn cannot_create(dir: &Path, error: &std::io::Error) -> Error {
     Error::Io(format!("cannot create the directory {}: {error}; {advice}", dir.display()))
 }
 
-/// Creates all pools; `files` tells whether an unborn store lies in the way, and learns what is made.
+/// Creates all pools: files if `files` is given, which says whether an unborn store lies in the way, and records what
+/// is made.
 fn create(
     options: &Options,
     topology: &Arc<Topology>,

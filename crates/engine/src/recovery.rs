@@ -206,15 +206,14 @@ pub(crate) fn run(
     report.chains_mended = recovery.mend_chains(in_use);
     report.passes_completed = recovery.complete_passes(in_use)?;
     if loaded.is_none() {
-        // Before the settled version is raised: that it is too low may be the only reason why the checkpoint does not
-        // count.
+        // Removed before the settled version is raised: the checkpoint may not count only because that is too low.
         (basis.drop_unusable)()?;
     }
     if !report.clean || keeps_parts {
         // Where parts of batches were kept, the next opening, which may follow a crash, must not take them for batches
-        // that the crash cut short. Not before the marks of the chains are durable: if this recovery is cut short, the
-        // next one finds the children of dropped batches by these batches' members, and knows those members only above
-        // the settled version.
+        // that the crash cut short. Raised only when the marks of the chains are durable: if this recovery is cut
+        // short, the next one finds the children of dropped batches by these batches' members, and knows those members
+        // only above the settled version.
         (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;
     }
     report.tombstones = recovery.remove_tombstones();

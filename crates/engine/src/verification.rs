@@ -1,9 +1,12 @@
-//! Verification in the background of what recovery did not read, and what it learns on the way: which entries are garbage (`docs/adr/0016`).
+//! Verification in the background of what recovery did not read. On the way it finds out which entries are garbage
+//! (`docs/adr/0016`).
 //!
-//! An entry that was there before the store was opened is garbage if the index does not name it and no snapshot keeps it. The index is asked first: whoever replaces an entry that a
-//! snapshot shows saves it there before. Both stay as they are: what was superseded never becomes current again, and later snapshots do not show it.
+//! An entry that was there before the store was opened is garbage if the index does not name it and no snapshot keeps
+//! it. The index is asked first: a writer that replaces an entry that a snapshot shows saves it for the snapshot
+//! before. Both answers stay true: a superseded entry never becomes current again, and later snapshots do not show it.
 //!
-//! Thread safety: beside writers, collectors and snapshots; the segment is pinned, so that a bit cannot be meant for its next life.
+//! Thread safety: beside writers, collectors and snapshots; the segment is pinned, so that a bit cannot be meant for
+//! its next life. Crash: nothing is changed on media.
 
 use crate::keyspace::{Keyspace, with_index};
 use crate::store::{Core, Store};
@@ -16,13 +19,14 @@ use std::sync::Arc;
 type Keyspaces = HashMap<u32, Arc<Keyspace>>;
 
 impl Core {
-    /// Looks at the pages of another segment or, once all have been looked at, verifies one; false if none is left. Damage goes to the statistics. Call outside epoch pins.
+    /// Looks at the pages of another segment or, once all have been looked at, verifies one. Returns false if none is
+    /// left. Damage goes to the statistics. Call outside epoch pins.
     pub fn verify_next(&self) -> bool {
-        // All of them first: what is looked up to tell garbage may lie in any.
+        // All segments first: entries that are looked up to recognise garbage may lie in any.
         if self.log.look_at_next() {
             return true;
         }
-        // Whatever has entries that were there at open is here, or was dropped.
+        // Every keyspace with entries that were there at the opening is here, or was dropped.
         let keyspaces = self.keyspaces_by_id();
         self.log.verify_next(|met| self.know_garbage_among(met, &keyspaces)).unwrap_or_else(|damage| {
             self.damage.lock().push(damage.finding());
@@ -30,13 +34,13 @@ impl Core {
         })
     }
 
-    /// Sets the bits of those that are garbage.
+    /// Sets the bits of those entries that are garbage.
     fn know_garbage_among(&self, met: &[Met<'_>], keyspaces: &Keyspaces) {
         let _pin = epoch::pin();
         for same in met.chunk_by(|a, b| a.keyspace == b.keyspace) {
             match keyspaces.get(&same[0].keyspace) {
                 Some(keyspace) => self.know_superseded(same, keyspace),
-                // Dropped.
+                // The keyspace was dropped.
                 None => same.iter().for_each(|met| self.log.know_garbage(met.reference)),
             }
         }
@@ -48,7 +52,7 @@ impl Core {
         with_index!(keyspace, index => index.get_many(&keys, &mut current, &self.resolver()));
         for ((met, key), current) in met.iter().zip(keys).zip(current) {
             let reference = Ref(met.reference);
-            // Not before the look-up: see the module's head.
+            // After the look-up: see the module's head.
             if current == reference || (self.snapshots.any() && self.snapshots.retained(keyspace, key.bytes, reference).is_some()) {
                 continue;
             }
@@ -115,7 +119,8 @@ mod tests {
         store.write_wait(keyspace, &key.to_be_bytes(), Some(&[value; 48])).unwrap();
     }
 
-    /// Regression: nothing kept a segment that was being verified from being freed, zeroed and filled again, which passed for damage.
+    /// Regression: nothing kept a segment that was being verified from being freed, zeroed and filled again, which then
+    /// passed for damage.
     #[test]
     fn a_segment_that_is_freed_meanwhile_is_not_taken_for_damaged() {
         let dir = tempfile::tempdir().unwrap();
@@ -137,7 +142,8 @@ mod tests {
         assert!(store.check().unwrap().is_sound());
     }
 
-    /// Regression: a segment freed before anybody had verified it counted as unverified for ever, and all reads took the long way.
+    /// Regression: a segment freed before anybody had verified it counted as unverified for ever, and all reads took
+    /// the long way.
     #[test]
     fn what_is_freed_unread_need_not_be_verified_any_more() {
         let dir = tempfile::tempdir().unwrap();

@@ -52,7 +52,8 @@ fn verify(store: &Store, keyspace: &KeyspaceHandle, what: &str) {
     assert!(!store.check().unwrap().is_sound(), "{what}");
 }
 
-/// Regression: a collector took an entry that was damaged for garbage, and freed its segment under the index's reference.
+/// Regression: a collector took an entry that was damaged for garbage, and freed its segment under the index's
+/// reference.
 #[test]
 fn a_victim_with_damage_is_kept_and_the_damage_told() {
     for (collector, kind) in all() {

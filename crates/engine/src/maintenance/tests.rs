@@ -2,7 +2,8 @@ use super::*;
 use crate::write::Condition;
 use hither_pmem::Failpoints;
 
-/// Regression: two milliseconds between segments of eight megabytes, each a few milliseconds of work, kept most of a processor busy.
+/// Regression: pauses of two milliseconds between segments of eight megabytes, each a few milliseconds of work, kept
+/// most of a processor busy.
 #[test]
 fn the_verification_takes_a_fifth_of_a_processor() {
     let piece = Duration::from_millis(5);
@@ -38,14 +39,15 @@ fn threads_rest_longer_while_nobody_writes() {
     let core = &store.core;
     let mut rest = Rest::default();
     assert_eq!([rest.next(core, false), rest.next(core, false), rest.next(core, true)], [TICK, IDLE_TICK, TICK]);
-    // More than a block of versions, of which the clock knows only as a whole.
+    // More than a block of versions: the clock knows only whole blocks.
     for key in 0..=hither_log::version::BLOCK {
         store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"v")).unwrap();
     }
     assert_eq!([rest.next(core, false), rest.next(core, false)], [TICK, IDLE_TICK]);
 }
 
-/// Regression: an interval began when the sync before it had ended, so that a write in the midst of that waited for a sync longer than promised.
+/// Regression: an interval began when the sync before it had ended, so that a write in the midst of that sync waited
+/// for the next one longer than promised.
 #[test]
 fn an_interval_counts_from_where_the_last_sync_began() {
     let ms = Duration::from_millis;
@@ -74,7 +76,7 @@ fn who_has_no_thread_that_commits_commits_itself() {
     assert_eq!(tell(first).try_recv(), Ok(true));
     let others = put(Durability::Interval(Duration::from_secs(3600)));
     assert!(others.is_durable() && second.is_durable(), "nobody else would see to it");
-    // Made durable by others, with locks held, who have left the callback.
+    // Another thread has made it durable, with locks held, and has left the callback.
     let third = crate::Ticket::pending(&store.core, version + 1_000);
     store.skip_versions(1_000);
     let pin = hither_sync::epoch::pin();
@@ -98,7 +100,7 @@ fn dirtied_bytes() -> u64 {
     counts.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap().parse().unwrap()
 }
 
-/// Regression: whoever opened a segment on a file zeroed it first, and all its clients waited.
+/// Regression: a writer that opened a segment on a file zeroed it first, and all its clients waited.
 #[test]
 fn writers_find_segments_zeroed_that_were_made_ready() {
     let dir = tempfile::tempdir().unwrap();
@@ -121,7 +123,7 @@ fn writers_find_segments_zeroed_that_were_made_ready() {
 #[test]
 fn what_is_made_ready_stays_free_for_writers() {
     let dir = tempfile::tempdir().unwrap();
-    // More than is kept zeroed, so that writers come upon what is being zeroed.
+    // More than is kept zeroed, so that writers come upon segments that are being zeroed.
     let store = on_a_file(dir.path(), 64 << 20, &Failpoints::new());
     let keyspace = store.create_keyspace("k", crate::Kind::Hash).unwrap();
     let relaxed = crate::WriteOptions::new().durability(Durability::Process);
@@ -142,7 +144,7 @@ fn what_is_made_ready_stays_free_for_writers() {
         stop.store(true, Ordering::Relaxed);
         ends
     });
-    // Full, and not merely because what was free was being zeroed.
+    // The store is full, and not merely because what was free was being zeroed.
     assert!(ends.iter().sum::<u64>() / 2 * 1_024 > 56 << 20, "{ends:?}");
     for key in (0..2).flat_map(|first| (first..ends[first as usize]).step_by(2)) {
         assert_eq!(store.get_with(&keyspace, &key.to_be_bytes(), |value| value == [key as u8; 1_000]).unwrap(), Some(true));
@@ -164,7 +166,7 @@ fn who_takes_a_segment_that_is_being_zeroed_waits_for_that() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             put(1).unwrap();
-            // It is not zeroed again, or what was written would be gone.
+            // The segment is not zeroed again, or what was written would be gone.
             assert_eq!(store.get_with(&keyspace, &1u64.to_be_bytes(), |value| value == [7; 1_000]).unwrap(), Some(true));
         });
         while failpoints.waiting("zero") == 0 {
