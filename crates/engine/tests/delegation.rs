@@ -1,4 +1,5 @@
-//! Scans that have other nodes' threads read: the same result as a plain scan, whatever happens meanwhile; reads that are local by the meter; no thread left.
+//! Scans that are delegated to threads of other nodes: they return the same as a plain scan, whatever happens
+//! meanwhile; their reads are local by the meter; no thread is left.
 
 use hither_engine::{
     Condition, DelegationSetting, Direction, Durability, KeyspaceHandle, Kind, MediumChoice, Options, OrderedKind, ScanRange, Snapshot,
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Tests here count threads, so they take turns.
+/// Tests here count threads, so they run one at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -119,7 +120,8 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// Every range, both directions, as it is and from a snapshot behind which two thirds changed, against a model.
+/// Every range, in both directions, of the current state and from a snapshot after which two thirds changed, compared
+/// with a model.
 #[test]
 fn a_delegated_scan_returns_what_a_plain_one_does() {
     let _turn = turn();
@@ -169,7 +171,7 @@ fn a_delegated_scan_returns_what_a_plain_one_does() {
     }
 }
 
-/// Reads of (node 0 of node 1's pool, node 1 of its own) during `act`.
+/// Counts the reads of `act`: those of node 0 in node 1's pool, and those of node 1 in its own.
 fn reads(store: &Store, act: impl FnOnce()) -> (u64, u64) {
     let before = store.stats().meter.unwrap();
     act();
@@ -259,7 +261,7 @@ fn it_is_off_where_it_cannot_help() {
     assert_eq!((small.threads > 0, small.batches), (true, 0), "small entries are not worth it");
 }
 
-/// Scans beside writers and collectors that move and reuse what they read: every value belongs to its key.
+/// Scans beside writers and collectors that move the entries and reuse their segments: every value belongs to its key.
 #[test]
 fn scans_are_right_while_segments_are_reused() {
     let _turn = turn();
@@ -332,14 +334,14 @@ fn a_panic_in_a_scan_leaves_the_read_threads_at_work() {
     assert!(!hither_sync::epoch::is_pinned());
 }
 
-/// Threads of this process that read for scans.
+/// Number of threads of this process that read for scans.
 fn read_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let name = |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.ok()?.path().join("comm")).ok();
     tasks.filter_map(name).filter(|name| name.trim() == "hither-read").count()
 }
 
-/// One that was joined may be listed for a moment still.
+/// A thread that was joined may still be listed for a moment.
 #[track_caller]
 fn assert_read_threads(count: usize) {
     let end = Instant::now() + Duration::from_secs(10);
@@ -387,8 +389,9 @@ fn close_joins_the_threads_and_scans_go_on() {
     }
 }
 
-/// What a scan returns at level sync is durable, also if another thread read it. The first entries of a scan are read directly, and what they wait for covers
-/// all that was written before: so one that comes later is overwritten behind them.
+/// What a scan returns at level sync is durable, also if another thread read it. The first entries of a scan are read
+/// directly, and what they wait for covers everything that was written before. So an entry that comes later is
+/// overwritten after those were read.
 #[test]
 fn a_delegated_read_waits_for_durability() {
     let _turn = turn();
@@ -418,7 +421,7 @@ fn a_delegated_read_waits_for_durability() {
             let durable = store.stats().durable_version;
             assert!(durable >= newest, "{durable} of {newest}");
             if key == 5u64.to_be_bytes() {
-                // Nobody asks for it to be durable, but the background may commit at any time.
+                // Nobody asks for this write to be durable, but the background may commit at any time.
                 while store.stats().durable_version >= overwritten {
                     overwritten = write(50, 2);
                 }

@@ -1,5 +1,5 @@
-//! Batches against a map: every size around the limits of the commit's rounds, keys that collide in latches and bucket pairs, mixed keyspaces, splits
-//! under way, a full store, and several threads.
+//! Batches compared with a map: every size around the limits of the commit's rounds, keys that collide in latches and
+//! bucket pairs, mixed keyspaces, splits under way, a full store, and several threads.
 
 use crate::common::{Random, crash, get, put, small};
 use hither_engine::{Batch, Condition, Durability, Error, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
@@ -37,7 +37,7 @@ fn random_batch(
     for i in 0..len {
         let number = random.below(keys);
         let space = space_of(number);
-        // Most keys and values are words; the rest takes the general encoding.
+        // Most keys and values are words; the others take the general encoding.
         let key = if number.is_multiple_of(7) { format!("a longer key {number}").into_bytes() } else { number.to_be_bytes().to_vec() };
         if random.below(5) == 0 {
             batch.delete(&spaces[space], &key);
@@ -162,8 +162,9 @@ fn a_full_store_refuses_whole_batches() {
     assert_equal(&store, &spaces, &Map::new());
 }
 
-/// Threads insert into and update the same small index in batches, so that it splits and their latches and places meet; a batch writes one number
-/// everywhere, so keys that are always written together agree whenever no batch is under way.
+/// Threads insert into and update the same small index in batches, so that it splits and their latches and places meet.
+/// A batch writes one number everywhere, so keys that are always written together have the same value whenever no batch
+/// is under way.
 #[test]
 fn threads_meet_in_latches_pairs_and_splits() {
     const KEYS: u64 = 12;
@@ -229,7 +230,7 @@ fn an_expiry_is_swept_however_late_its_batch_is_committed() {
     let (store, spaces) = open(64, 16 << 20);
     let mut batch = Batch::default();
     batch.put(&spaces[0], b"short-lived", b"value", 1);
-    // The sweeper comes by between, and finds nothing.
+    // The sweeper comes in between, and finds nothing.
     store.sweep_expired();
     store.commit_wait(&batch).unwrap();
     store.sweep_expired();
@@ -273,7 +274,8 @@ fn a_batch_that_changes_nothing_makes_durable_what_it_saw() {
     assert!(put.is_durable(), "a precondition that did not hold");
 }
 
-/// Regression: a batch left out the delete of a key that a delete at a lower level had removed. Its other members were durable then, but after a power loss that key was there again.
+/// Regression: a batch left out the delete of a key that a delete at a lower level had removed. The batch's other
+/// members were durable, but after a power loss that key was there again.
 #[test]
 fn a_delete_of_what_is_not_durably_gone_is_a_member() {
     let opened = |dir: &std::path::Path, medium| {
@@ -282,7 +284,7 @@ fn a_delete_of_what_is_not_durably_gone_is_a_member() {
     };
     for kind in [Kind::Hash, Kind::Ordered] {
         let dir = tempfile::tempdir().unwrap();
-        // What it has not made durable does not reach the file.
+        // Writes that were not made durable do not reach the file.
         let store = opened(dir.path(), MediumChoice::ShadowFile);
         let keyspace = store.create_keyspace("k", kind).unwrap();
         put(&store, &keyspace, b"gone", b"value");

@@ -1,4 +1,5 @@
-//! The cache of entries in a store over two emulated nodes: when there is one, what it saves, and that every change shows at once.
+//! The cache of entries in a store over two emulated nodes: when there is one, what it saves, and that every change
+//! shows at once.
 
 use crate::common::{get, put, scrambled};
 use hither_engine::{Batch, CachePolicy, CacheSetting, Condition, KeyspaceHandle, Kind, Options, Store, WriteOptions};
@@ -28,7 +29,7 @@ fn cached(kind: Kind, value_bytes: usize) -> (Store, KeyspaceHandle) {
     (store, keyspace)
 }
 
-/// (hits, media reads) of `act`.
+/// The cache hits and media reads of `act`.
 fn count(store: &Store, act: impl FnOnce()) -> (u64, u64) {
     let now = || {
         let stats = store.stats();
@@ -133,7 +134,8 @@ fn copies_expire() {
     store.multi_get_with(&k, &[b"key"], |_, found| assert_eq!(found, None)).unwrap();
 }
 
-/// The index is asked first, and its answer may lie where an earlier entry of the same key was copied from: only the segment's generation tells.
+/// The index is asked first. Its answer may lie in the place of an earlier entry of the same key, of which there is a
+/// cached copy: only the segment's generation shows the difference.
 #[test]
 fn reused_addresses_do_not_revive_copies() {
     let topology = Topology::emulated(2);
@@ -146,7 +148,7 @@ fn reused_addresses_do_not_revive_copies() {
     for round in 0..600_000u64 {
         let key = (round % 2).to_le_bytes();
         put(&store, &k, &key, &round.to_le_bytes());
-        // Seldom and at random: the copy has to outlive its segment, and the key to come to lie there again.
+        // Seldom and at random: the cached copy has to outlive its segment, and the key has to come to lie there again.
         if round >= next_look {
             random = scrambled(random);
             next_look = round + (random >> 33) % 400;

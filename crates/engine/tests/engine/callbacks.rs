@@ -1,4 +1,4 @@
-//! Callbacks of tickets run where nothing of the store is locked, whoever led the commit.
+//! Callbacks of tickets run where nothing of the store is locked, whichever thread led the commit.
 
 use crate::common::small;
 use hither_engine::{Condition, Durability, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
@@ -10,20 +10,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// A store on files of which nobody leads a commit but by what is called.
+/// A store on files, in which only the calls of a test lead commits.
 fn open(dir: &Path) -> Arc<Store> {
     let sizes = Options { capacity: 2 << 20, max_capacity: 2 << 20, shards: 1, ..small() };
     let options = Options { paths: vec![(None, dir.to_owned())], medium: MediumChoice::File, durability: Durability::Sync, ..sizes };
     Arc::new(Store::open(options).unwrap())
 }
 
-/// Writes without a wait.
+/// Writes without waiting.
 fn put_relaxed(store: &Store, keyspace: &KeyspaceHandle, key: u64) -> hither_engine::Result<hither_engine::Ticket> {
     let options = WriteOptions::new().durability(Durability::Sync);
     store.write(keyspace, &key.to_be_bytes(), Some(&[7; 1_000]), Condition::None, &options).map(|(_, _, ticket)| ticket)
 }
 
-/// Calls `f` when what was written so far is durable; what it gives is sent.
+/// Calls `f` when what was written so far is durable; sends the result of `f`.
 fn when_durable<R: Send + 'static>(
     store: &Arc<Store>,
     keyspace: &KeyspaceHandle,
@@ -38,7 +38,8 @@ fn when_durable<R: Send + 'static>(
     told
 }
 
-/// Leads commits with locks held, and then one without, behind which callbacks run that nobody in the background does.
+/// Leads commits with locks held, and then one without, after which the callbacks run that no thread in the background
+/// runs.
 fn reclaim_and_sync(store: Arc<Store>) {
     std::thread::spawn(move || {
         store.reclaim().unwrap();
@@ -46,7 +47,7 @@ fn reclaim_and_sync(store: Arc<Store>) {
     });
 }
 
-/// A store with some entries that are not durable yet, and the number of its pools, which is asked for when they are.
+/// A store with some entries that are not durable yet. A callback asks for the number of pools when they are.
 fn ask_for_statistics(dir: &Path) -> (Arc<Store>, Receiver<usize>) {
     let store = open(dir);
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
@@ -63,7 +64,7 @@ fn open_with_garbage(dir: &Path) -> (Arc<Store>, KeyspaceHandle) {
     (store, keyspace)
 }
 
-/// Overwrites more in a callback than there is space for, but for garbage.
+/// Overwrites more in a callback than there is space for without garbage.
 fn overwrite_when_durable(store: &Arc<Store>, keyspace: &KeyspaceHandle) -> Receiver<hither_engine::Result<()>> {
     let mine = keyspace.clone();
     when_durable(store, keyspace, move |store| (0..2_000).try_for_each(|number| put_relaxed(store, &mine, number % 300).map(drop)))
@@ -73,7 +74,7 @@ fn receive<R>(told: &Receiver<R>) -> R {
     told.recv_timeout(Duration::from_secs(60)).expect("it waits for its own thread")
 }
 
-/// Regression: whoever seals segments leads a commit with what statistics lock, too.
+/// Regression: a thread that seals segments leads a commit while it holds what statistics lock, too.
 #[test]
 fn statistics_are_had_in_a_callback() {
     let dir = tempfile::tempdir().unwrap();
@@ -82,7 +83,7 @@ fn statistics_are_had_in_a_callback() {
     assert_eq!(receive(&told), 1);
 }
 
-/// Regression: whoever collects leads a commit with what a write locks that finds no space.
+/// Regression: a thread that collects leads a commit while it holds what a write locks that finds no space.
 #[test]
 fn a_write_makes_space_in_a_callback() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,7 +93,8 @@ fn a_write_makes_space_in_a_callback() {
     receive(&told).unwrap();
 }
 
-/// Regression: a read that waits for what it returns leads a commit, and behind it a write found no space, for it could not wait for readers.
+/// Regression: a read that waits for the durability of what it returns leads a commit. A write in a callback behind it
+/// found no space, because it could not wait for readers.
 #[test]
 fn a_write_makes_space_in_a_callback_behind_a_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -103,7 +105,7 @@ fn a_write_makes_space_in_a_callback_behind_a_read() {
     receive(&told).unwrap();
 }
 
-/// Regression: a checkpoint leads a commit with what statistics lock, too.
+/// Regression: a checkpoint leads a commit while it holds what statistics lock, too.
 #[test]
 fn a_callback_that_is_due_at_a_close_runs() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,14 +118,14 @@ fn a_callback_that_is_due_at_a_close_runs() {
     closing.join().unwrap();
 }
 
-/// Regression: whoever exchanges names leads a commit with the catalogue locked.
+/// Regression: a thread that exchanges names leads a commit with the catalogue locked.
 #[test]
 fn names_are_exchanged_with_no_callback_under_the_lock() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     store.create_keyspace("l", Kind::Hash).unwrap();
-    // What is called waits for a thread that wants the catalogue, as it may by way of a lock of its own.
+    // The callback waits for a thread that wants the catalogue, as it may by way of a lock of its own.
     let told = when_durable(&store, &keyspace, |store| {
         std::thread::scope(|scope| {
             let (tell, told) = channel();
@@ -141,7 +143,7 @@ fn names_are_exchanged_with_no_callback_under_the_lock() {
     assert!(receive(&told));
 }
 
-/// Regression: a callback waited for the close where the write that met a failed sync, of the segment that it opened, was the last to ask for anything.
+/// Regression: a callback had to wait for the close if the last write met a failed sync, of the segment that it opened.
 #[test]
 fn a_write_that_meets_a_failed_sync_calls_back() {
     let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
@@ -164,11 +166,12 @@ fn a_write_that_meets_a_failed_sync_calls_back() {
 }
 
 thread_local! {
-    /// Links of a chain of callbacks that this thread is in.
+    /// Number of links of a chain of callbacks that this thread is in.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A chain of callbacks, each of which makes a write that calls the next one, and another that makes the first one durable.
+/// A chain of callbacks. Each makes a write that calls the next one, and another write that makes the first one
+/// durable.
 #[derive(Clone)]
 struct Chain {
     store: Arc<Store>,
@@ -205,13 +208,14 @@ fn callbacks_do_not_run_inside_each_other() {
         let chain = Chain { keyspace: store.create_keyspace("k", Kind::Hash).unwrap(), store, deepest: deepest.clone(), ended };
         chain.follow(200);
         receive(&end);
-        // The first one was no callback.
+        // The first link was no callback.
         let deepest = deepest.load(Ordering::Relaxed);
         assert!(deepest <= 2, "{deepest} (in memory: {in_memory}, background: {background})");
     }
 }
 
-/// Regression: who led a commit that made the first link durable went on with the rest of the chain, however long that was.
+/// Regression: a thread that led a commit which made the first link durable went on with the rest of the chain, however
+/// long that was.
 #[test]
 fn a_chain_of_callbacks_keeps_no_stranger() {
     let dir = tempfile::tempdir().unwrap();
@@ -242,6 +246,6 @@ fn endless(store: Arc<Store>, keyspace: KeyspaceHandle, goes_on: Arc<AtomicBool>
     }
     let ticket = put_relaxed(&store, &keyspace, 1_000).unwrap();
     store.write_wait(&keyspace, b"marker", Some(b"value")).unwrap();
-    // Durable already.
+    // The write is already durable.
     ticket.on_durable(move |_| endless(store, keyspace, goes_on, ended));
 }

@@ -1,9 +1,10 @@
-//! A check beside what the store does by itself: it must see one state of it.
+//! A check beside the store's own work: it must see one state of the store.
 
 use hither_engine::{Condition, Kind, Options, Store, WriteOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Found by the model test `in_memory`: the sweeper removed an expired key between the count of what the indexes hold and that of what is accounted.
+/// Found by the model test `in_memory`: the sweeper removed an expired key between the count of what the indexes hold
+/// and that of what is accounted for.
 #[test]
 fn a_check_beside_the_sweeper_finds_nothing() {
     let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();

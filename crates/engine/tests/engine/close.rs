@@ -1,4 +1,5 @@
-//! What a clean close costs is in proportion to what was changed: it relies on the last checkpoint while that holds nearly everything.
+//! The cost of a clean close is in proportion to what was changed: the close relies on the last checkpoint while that
+//! holds nearly everything.
 
 use crate::common;
 use hither_engine::{CheckpointMode, CollectorKind, Kind, MediumChoice, Options, RestartSource, Store};
@@ -94,7 +95,7 @@ fn a_close_after_one_change_writes_no_index() {
     assert!(checkpoint(dir.path()) == before, "nothing was changed since");
 }
 
-/// What single changes add up to is written some day; deletes, batches of lives and crashes in between are held.
+/// Single changes add up and are written some day. Deletes, batches and crashes in between are kept.
 #[test]
 fn many_small_changes_are_held_and_written_in_the_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,7 +143,8 @@ fn a_close_after_many_changes_writes_the_index() {
     assert_holds(&store, &model);
 }
 
-/// A pass of a thread that is not the store's own goes on while the store is closed: what it has copied must be in the totals that the close records.
+/// A pass of a caller's thread goes on while the store is closed. What it has copied must be in the totals that the
+/// close records.
 #[test]
 fn a_close_beside_a_collection_leaves_a_store_that_opens() {
     for collector in [CollectorKind::Batched, CollectorKind::Chain] {
@@ -184,7 +186,8 @@ fn a_close_beside_a_collection_leaves_a_store_that_opens() {
     }
 }
 
-/// Regression: who closed a store while another thread did so was told at once that it was closed, before anything was durable.
+/// Regression: a call that closed a store while another thread did so returned at once that the store was closed,
+/// before anything was durable.
 #[test]
 fn a_close_beside_another_returns_when_the_store_is_closed() {
     let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
@@ -199,7 +202,7 @@ fn a_close_beside_another_returns_when_the_store_is_closed() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let second = scope.spawn(|| store.close());
-        // Long enough to be told too early; it is not waited for otherwise.
+        // Long enough for an early return; the test does not depend on it otherwise.
         std::thread::sleep(Duration::from_millis(100));
         let early = second.is_finished();
         points.release("sync");
@@ -208,7 +211,8 @@ fn a_close_beside_another_returns_when_the_store_is_closed() {
     });
 }
 
-/// Checkpoints and compactions of a caller's threads go on while the store is closed, beside deletes: whatever comes of them, the next opening finds what was acknowledged.
+/// Checkpoints and compactions of a caller's threads go on while the store is closed, beside deletes. Whatever comes of
+/// them, the next opening finds what was acknowledged.
 #[test]
 fn a_close_beside_checkpoints_and_compactions_loses_nothing() {
     const KEYS: u64 = 1_000;
@@ -246,7 +250,8 @@ fn a_close_beside_checkpoints_and_compactions_loses_nothing() {
     }
 }
 
-/// Regression: the last handle of a store was dropped inside a read of another one, and waited for a collector that waited for that read.
+/// Regression: the last handle of a store was dropped inside a read of another store, and waited for a collector that
+/// waited for that read.
 #[test]
 fn a_store_is_dropped_inside_a_read_of_another() {
     let dir = tempfile::tempdir().unwrap();
@@ -261,7 +266,8 @@ fn a_store_is_dropped_inside_a_read_of_another() {
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         reading
             .get_with(&read, b"key", |_| {
-                // Until nothing more can be had: collectors wait for this thread by then, to hand on what they have freed.
+                // Until no more space can be had: by then collectors wait for this thread, to hand on what they have
+                // freed.
                 (0..100_000u64).find(|number| store.write_wait(&keyspace, &(number % 100).to_be_bytes(), Some(&[1; 1_000])).is_err());
                 std::thread::sleep(Duration::from_millis(200));
                 drop(keyspace);

@@ -1,4 +1,5 @@
-//! The collector: endless overwrites stay within the size, nothing is lost, nothing comes back, snapshots keep what they show.
+//! The collector: endless overwrites stay within the size, nothing is lost, nothing comes back, and snapshots keep what
+//! they show.
 
 use crate::common::{crash, scrambled, small};
 use hither_engine::{CollectorKind, Condition, Error, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
@@ -29,7 +30,7 @@ fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64, value: &[u8]) {
     try_put(store, keyspace, key, value).unwrap();
 }
 
-/// Whether the key was there.
+/// Deletes a key; returns whether it was there.
 fn delete(store: &Store, keyspace: &KeyspaceHandle, key: u64) -> bool {
     store.write_wait(keyspace, &key.to_be_bytes(), None).unwrap()
 }
@@ -38,7 +39,8 @@ fn value_of(store: &Store, keyspace: &KeyspaceHandle, key: u64) -> Option<Vec<u8
     store.get_with(keyspace, &key.to_be_bytes(), <[u8]>::to_vec).unwrap()
 }
 
-/// A store at 70 % takes several times its size in overwrites, from several threads, beside readers who must always find every key.
+/// A store that is 70 % full takes several times its size in overwrites, from several threads, beside readers who must
+/// always find every key.
 fn endless_overwrites_stay_within_the_size(kind: CollectorKind) {
     for index in [Kind::Hash, Kind::Ordered] {
         let store = Store::open(options(kind, None, 4 << 20)).unwrap();
@@ -81,13 +83,13 @@ fn endless_overwrites_stay_within_the_size(kind: CollectorKind) {
     }
 }
 
-/// Keys that are deleted stay deleted, whatever is collected and however often the store is closed or killed (dropped without a clean close is not possible here,
-/// so the files are copied before it is).
+/// Deleted keys stay deleted, whatever is collected, and however often the store is closed or killed. (A drop without a
+/// clean close is not possible here, so the files are copied before it.)
 fn what_was_deleted_stays_deleted_across_collections_and_reopening(kind: CollectorKind) {
     deleted_stays_deleted(|_| kind);
 }
 
-/// The same if every life has another collector than the one before: the media do not depend on it.
+/// The same if each life has another collector than the one before: the media do not depend on it.
 #[test]
 fn what_was_deleted_stays_deleted_when_the_collector_changes() {
     deleted_stays_deleted(|life| if life % 2 == 0 { CollectorKind::Batched } else { CollectorKind::Chain });
@@ -146,7 +148,7 @@ fn a_snapshot_survives_collections(kind: CollectorKind) {
     assert!(store.check().unwrap().is_sound());
 }
 
-/// A store that is truly full says so, serves, and takes writes again once something was deleted.
+/// A store that is truly full says so, serves reads, and takes writes again once something was deleted.
 fn a_full_store_recovers_when_space_returns(kind: CollectorKind) {
     let store = Store::open(options(kind, None, 2 << 20)).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
@@ -176,13 +178,13 @@ fn a_full_store_recovers_when_space_returns(kind: CollectorKind) {
     }
 }
 
-/// An expiry travels with the entry that is moved; so does the version.
+/// An entry that is moved keeps its expiry, and its version.
 fn moved_entries_keep_version_and_expiry(kind: CollectorKind) {
     let store = Store::open(Options { background: false, ..options(kind, None, 4 << 20) }).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     let far = WriteOptions::new().expires_at_ms(u64::MAX / 2);
     let (past, never) = (WriteOptions::new().expires_at_ms(1), WriteOptions::new());
-    // Each beside garbage to be, so that it is moved.
+    // Each key lies beside what will be garbage, so that it is moved.
     for key in 0..3_000u64 {
         let options = [&far, &past, &never][key as usize % 3];
         store.write(&keyspace, &key.to_be_bytes(), Some(b"payload"), Condition::None, options).unwrap().2.wait().unwrap();
@@ -198,7 +200,8 @@ fn moved_entries_keep_version_and_expiry(kind: CollectorKind) {
     }
 }
 
-/// Regression: segments that a collection had handed on already were not among those that it said had become free, mostly all of them.
+/// Regression: the number of segments that a collection reported as freed left out those that it had already handed on,
+/// which were mostly all of them.
 fn a_collection_by_hand_tells_how_many_segments_became_free(kind: CollectorKind) {
     let store = Store::open(Options { background: false, ..options(kind, None, 4 << 20) }).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
@@ -208,7 +211,8 @@ fn a_collection_by_hand_tells_how_many_segments_became_free(kind: CollectorKind)
     assert!(freed > 10, "{:?}", store.stats().collections);
 }
 
-/// Regression: the segments with most garbage were those whose tombstones wait for the next checkpoint, which stay until then; the others were not even tried.
+/// Regression: the segments with most garbage were those whose tombstones wait for the next checkpoint, which stay
+/// until then. The others were not even tried.
 #[test]
 fn tombstones_that_wait_for_a_checkpoint_hold_up_no_other_segment() {
     let dir = tempfile::tempdir().unwrap();
@@ -216,7 +220,7 @@ fn tombstones_that_wait_for_a_checkpoint_hold_up_no_other_segment() {
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     (0..16_000).for_each(|key| put(&store, &keyspace, key, &[1; 90]));
     assert!(store.checkpoint().unwrap());
-    // More than a round takes, of garbage alone.
+    // More segments that are all garbage than a round takes.
     for key in 20_000..36_000 {
         put(&store, &keyspace, key, &[2; 90]);
         assert!(delete(&store, &keyspace, key));
@@ -230,7 +234,7 @@ fn tombstones_that_wait_for_a_checkpoint_hold_up_no_other_segment() {
     assert!((0..16_000).all(|key| value_of(&store, &keyspace, key) == Some(vec![if key % 10 < 6 { 3 } else { 1 }; 90])));
 }
 
-/// A full node's threads write to the other node, if they may; both are filled then.
+/// If they may, threads of a full node write to the other node; then both are filled.
 fn a_full_node_spills(kind: CollectorKind) {
     for spill in [true, false] {
         let topology = Arc::new(Topology::emulated(2));
@@ -263,12 +267,13 @@ fn over_two_nodes() -> (Store, KeyspaceHandle) {
     (store, keyspace)
 }
 
-/// Regression: one value for which there was no place made the whole node count as full, for good: all that its threads wrote went to the other one, until that was full, too.
+/// Regression: one value for which there was no place made the whole node count as full, for good. Everything that its
+/// threads wrote went to the other node, until that was full, too.
 #[test]
 fn a_value_without_a_place_leaves_its_node_in_use() {
     let (store, keyspace) = over_two_nodes();
     try_put(&store, &keyspace, 1, &[1; 3 << 20]).unwrap_err();
-    // One for each node, and one that is too much.
+    // One large value for each node, and one that is too much.
     put(&store, &keyspace, 2, &[2; 1_200_000]);
     put(&store, &keyspace, 3, &[3; 1_200_000]);
     try_put(&store, &keyspace, 4, &[4; 1_200_000]).unwrap_err();
@@ -281,14 +286,16 @@ fn a_value_without_a_place_leaves_its_node_in_use() {
     assert_eq!(after[1].usage.live_bytes, before[1].usage.live_bytes);
 }
 
-/// Regression: a writer that had gone to the other node, because its own was full, collected there only, and gave up where that one was full, too, although its own had garbage by then.
+/// Regression: a writer that had gone to the other node, because its own was full, collected only there. It gave up
+/// when that node was full, too, although its own had garbage by then.
 #[test]
 fn a_writer_away_from_home_makes_space_at_home() {
     let (store, keyspace) = over_two_nodes();
     let full = (0..).find(|key| try_put(&store, &keyspace, *key, &[1; 200]).is_err()).unwrap();
     let pools = store.stats().pools;
     assert!(pools[0].usage.spilling && pools[1].usage.live_bytes > 1 << 20);
-    // The first ones lie at home. (So few that there is a place for their tombstones, and no sweep is due. What deletes have opened for these is not for puts.)
+    // The first keys lie at home. (They are so few that there is a place for their tombstones, and no sweep is due. The
+    // segments that deletes have opened for these are not for puts.)
     assert!(full > 10_000);
     (0..900).for_each(|key| assert!(delete(&store, &keyspace, key)));
     (0..500).for_each(|key| put(&store, &keyspace, key, &[2; 200]));
@@ -312,14 +319,14 @@ fn a_node_grows_again_once_its_disk_has_room() {
         put(&store, &keyspace, keys.next().unwrap(), &[1; 1_000]);
     }
     failpoints.disarm("fallocate");
-    // For a second it is taken for one that stays full.
+    // For a second the disk is taken for one that stays full.
     std::thread::sleep(std::time::Duration::from_millis(1_200));
     keys.take(4_000).for_each(|key| put(&store, &keyspace, key, &[1; 1_000]));
     let usage = &store.stats().pools[0].usage;
     assert!(usage.segments > existing && !usage.spilling, "{usage:?}");
 }
 
-/// One suite, whichever the collector.
+/// One suite for either collector.
 macro_rules! suite {
     ($($name:ident),* $(,)?) => {
         mod batched {

@@ -1,11 +1,11 @@
-//! What several modules begin with.
+//! Helpers that several modules use.
 
 use hither_engine::{Durability, KeyspaceHandle, Options, Store};
 use hither_topology::Topology;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A directory on tmpfs. Where there is none, that is counted, and the test or this part of it is skipped.
+/// A directory on tmpfs. If there is none, this is counted, and the test or this part of it is skipped.
 pub fn on_tmpfs() -> Option<tempfile::TempDir> {
     let dir = tempfile::tempdir_in("/dev/shm").ok();
     if dir.is_none() {
@@ -14,12 +14,13 @@ pub fn on_tmpfs() -> Option<tempfile::TempDir> {
     dir
 }
 
-/// Counts a test that cannot be done here. To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
+/// Counts a test that cannot be run here. Writes to standard output itself, because the output of a test that passes is
+/// not shown. Its reader may be gone.
 pub fn skipped(why: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("HITHER_COUNT skipped_{why} 1\n").as_bytes());
 }
 
-/// A store of 128 segments in two shards that does nothing by itself.
+/// Options of a store of 128 segments in two shards, without background threads.
 pub fn small() -> Options {
     Options {
         capacity: 8 << 20,
@@ -38,7 +39,7 @@ pub fn scrambled(random: u64) -> u64 {
     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
 }
 
-/// Such numbers below a bound.
+/// A sequence of such numbers below a bound.
 pub struct Random(pub u64);
 
 impl Random {
@@ -58,7 +59,7 @@ pub fn get(store: &Store, keyspace: &KeyspaceHandle, key: &[u8]) -> Option<Vec<u
     store.get_with(keyspace, key, <[u8]>::to_vec).unwrap()
 }
 
-/// What a crash of the process leaves of a store on files: these, as they are now.
+/// What a crash of the process leaves of a store on files: a copy of these as they are now.
 pub fn crash(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(dir).unwrap().map(Result::unwrap).filter(|file| file.path().is_file()) {
@@ -67,7 +68,7 @@ pub fn crash(dir: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// Changes the file where it holds `held`, for the last time.
+/// Changes the last place in the file that holds `held`.
 pub fn damage(pool: &Path, held: &[u8], change: impl FnOnce(&mut [u8])) {
     let mut bytes = std::fs::read(pool).unwrap();
     let at = bytes.windows(held.len()).rposition(|window| window == held).expect("it is there");

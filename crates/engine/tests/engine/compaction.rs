@@ -24,7 +24,8 @@ fn go_on(_: hither_engine::CompactProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Two thirds garbage, and deleted keys besides: what is left in use is live but for the threshold and what is open.
+/// Two thirds are garbage, and keys are deleted besides. What is left in use is live, except for the threshold and what
+/// is open.
 #[test]
 fn compaction_leaves_little_but_what_is_live() {
     for collector in [CollectorKind::Batched, CollectorKind::Chain] {
@@ -53,7 +54,7 @@ fn compaction_leaves_little_but_what_is_live() {
     }
 }
 
-/// Regression: a compaction that was called by the report of another waited for that one, which waited for it.
+/// Regression: a compaction that was called by the progress report of another waited for that one, which waited for it.
 #[test]
 fn a_compaction_within_a_compaction_is_refused() {
     let (store, keyspace) = open(CollectorKind::Batched, 4 << 20, 0);
@@ -68,8 +69,8 @@ fn a_compaction_within_a_compaction_is_refused() {
     assert!(store.compact(0.05, go_on).unwrap().complete);
 }
 
-/// However often a store with little in it is compacted, and its checkpoint taken, it takes no more room for that: found where the fourteenth put into a store of
-/// one MiB met no space.
+/// However often a store with little in it is compacted, and its checkpoint taken, it takes no more room for that.
+/// Found when the fourteenth put into a store of one MiB found no space.
 #[test]
 fn many_compactions_take_no_room() {
     for (collector, checkpoints) in
@@ -120,7 +121,8 @@ fn compaction_ends_beside_writers_and_can_be_told_to() {
     assert_eq!(keyspace.len(), 20_000);
 }
 
-/// Statistics against what is known: so many bytes were written, so many segments emptied, and none of it came free.
+/// Statistics compared with what is known: this many bytes were written, this many segments emptied, and none of it
+/// came free.
 #[test]
 fn statistics_of_collections_add_up() {
     let (store, keyspace) = open(CollectorKind::Batched, 4 << 20, 1);

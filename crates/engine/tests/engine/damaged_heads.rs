@@ -1,5 +1,5 @@
-//! One byte before the key of one entry is damaged, each in turn, where a restart does not read: no operation panics, each key reads right or its read is refused as damage, and
-//! what is not damaged reads right, whatever is written beside it.
+//! One byte before the key of one entry is damaged, each in turn, where a restart does not read. No operation panics;
+//! each read is right or is refused as damage; and what is not damaged reads right, whatever is written beside it.
 
 use crate::common;
 use hither_engine::{
@@ -10,28 +10,29 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
-/// How keys and values look.
+/// Shapes of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
     /// Eight bytes each.
     Pairs,
     /// Keys of eight bytes with longer values.
     Words,
-    /// The same, that expire some day.
+    /// Keys of eight bytes with longer values, which expire some day.
     Expiring,
-    /// Keys that begin with the same eight bytes as others: one, two, three or many of them.
+    /// Groups of one, two, three or many keys that begin with the same eight bytes.
     Share8,
-    /// Likewise, and all begin with the same sixteen bytes.
+    /// Likewise, and all keys of a group begin with the same sixteen bytes.
     Share16,
 }
 
 const KEYS: u64 = 400;
-/// Members of groups that begin alike, one after the other.
+/// Sizes of the groups of keys that begin alike, one group after the other.
 const GROUPS: [u64; 4] = [1, 2, 3, 90];
-/// A key that stands alone, those that begin groups of two and of many, and one in the midst of many.
+/// A key that stands alone, one that begins a group of two, one that begins a group of many, and one in the midst of
+/// many.
 const VICTIMS: [u64; 4] = [0, 1, 6, 50];
 
-/// Where a key is: its group, and the place in there.
+/// Where a key is: its group, and its position in the group.
 fn group_of(number: u64) -> (u64, u64) {
     let (round, mut rest) = (number / GROUPS.iter().sum::<u64>(), number % GROUPS.iter().sum::<u64>());
     for (group, members) in GROUPS.iter().enumerate() {
@@ -71,7 +72,7 @@ fn options(dir: &Path) -> Options {
     }
 }
 
-/// A closed store that nobody has damaged yet, as its files.
+/// The files of a closed store that nobody has damaged yet.
 fn made(kind: Kind, shape: Shape) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(options(dir.path())).unwrap();
@@ -101,7 +102,7 @@ fn place_of(pool: &[u8], number: u64, shape: Shape) -> (usize, usize) {
     (at - head, head)
 }
 
-/// Which byte of a head is changed, and how. That an entry is marked dead is no part of what its checksum covers.
+/// Which byte of a head is changed, and how. The mark of a dead entry is left out: the checksum does not cover it.
 fn flips(head: usize) -> Vec<(usize, u8)> {
     let bits = (0..8).filter(|bit| *bit != 2).map(|bit| (4, 1 << bit));
     (0..head).map(|byte| (byte, 0xff)).chain(bits).collect()
@@ -124,7 +125,7 @@ struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// What a read of the victim gives, if it gives anything.
+    /// Checks what a read of the victim returns, if it returns anything.
     fn check_victim(&self, read: &str, outcome: Result<Option<Vec<u8>>>) {
         match outcome {
             Ok(value) => assert!(self.may_be.contains(&value), "{}: {read} gives {value:?}", self.what),
@@ -160,7 +161,7 @@ impl Known<'_> {
         }
     }
 
-    /// Up to `limit` pairs from `start` on: the right ones, up to where damage is met.
+    /// Scans up to `limit` pairs from `start` on: they must be the right ones, up to where the scan meets damage.
     fn scan(&self, direction: Direction, start: Bound<&Vec<u8>>, limit: usize) {
         let start = start.map(Vec::as_slice);
         let (from, to) = if direction == Direction::Forward { (start, Bound::Unbounded) } else { (Bound::Unbounded, start) };
@@ -195,7 +196,7 @@ impl Known<'_> {
         }
     }
 
-    /// Writes that may be refused; what they made is known afterwards.
+    /// Makes writes that may be refused; records what they made.
     fn writes(&mut self, shape: Shape) {
         let (store, keyspace, victim) = (self.store, self.keyspace, self.victim.clone());
         let old = self.may_be[0].clone();
@@ -240,7 +241,7 @@ impl Known<'_> {
     }
 }
 
-/// Opens the store in `dir`, if that is not refused, and does everything with it.
+/// Opens the store in `dir`, if that is not refused, and tries every operation on it.
 fn exercise(
     dir: &Path,
     shape: Shape,
@@ -288,13 +289,13 @@ fn copy_with(pool: &[u8], dir: &Path, (at, mask): (usize, u8)) -> tempfile::Temp
     copy
 }
 
-/// After an orderly close; how many stores opened.
+/// Tries all damage after an orderly close; returns how many stores opened.
 fn after_a_close(kind: Kind, shape: Shape) -> usize {
     let dir = made(kind, shape);
     let pool = std::fs::read(dir.path().join("node0.hither")).unwrap();
     let mut opened = 0;
     for (turn, (byte, mask)) in flips(place_of(&pool, 0, shape).1).into_iter().enumerate() {
-        // Where keys begin alike, it matters which one it is.
+        // Where keys begin alike, it matters which of them is damaged.
         let victims = if matches!(shape, Shape::Share8 | Shape::Share16) { 2 } else { 1 };
         for victim in (turn..turn + victims).map(|number| VICTIMS[number % 4]) {
             let copy = copy_with(&pool, dir.path(), (place_of(&pool, victim, shape).0 + byte, mask));
@@ -307,7 +308,8 @@ fn after_a_close(kind: Kind, shape: Shape) -> usize {
     opened
 }
 
-/// After a crash, with the victim overwritten or deleted behind what the checkpoint covers; how many stores opened.
+/// Tries all damage after a crash, with the victim overwritten or deleted behind what the checkpoint covers; returns
+/// how many stores opened.
 fn after_a_crash(kind: Kind, shape: Shape) -> usize {
     let dir = made(kind, shape);
     let store = Store::open(options(dir.path())).unwrap();
@@ -357,7 +359,8 @@ fn ordered_keys_that_begin_alike_bear_it() {
     }
 }
 
-/// Regression: recovery compared what it had scanned with what the checkpoint led to, and panicked where that was damaged.
+/// Regression: recovery compared what it had scanned with what the checkpoint led to, and panicked where the latter was
+/// damaged.
 #[test]
 fn ordered_keyspaces_bear_it_after_a_crash() {
     for shape in [Shape::Pairs, Shape::Words, Shape::Share8, Shape::Share16] {

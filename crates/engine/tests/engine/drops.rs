@@ -1,5 +1,5 @@
-//! Keyspaces and snapshots that are dropped while collectors empty their segments: what is counted as garbage then must not be counted in a segment's next life, where it
-//! would make live entries pass for dead.
+//! Keyspaces and snapshots that are dropped while collectors empty their segments. What is counted as garbage then must
+//! not be counted in a segment's next life, where it would make live entries pass for dead.
 
 use crate::common::scrambled;
 use hither_engine::{CollectorKind, Durability, KeyspaceHandle, Kind, Options, Store};
@@ -30,7 +30,8 @@ fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64, value: u8) {
     store.write_wait(keyspace, &key.to_be_bytes(), Some(&[value; 40])).unwrap();
 }
 
-/// Overwrites keys in no order until it is told to stop, and looks what was there; returns what each key has then.
+/// Overwrites keys in no order until `stop` is set, and checks that each key was there; returns the last value of each
+/// key.
 fn overwrite(store: &Store, keyspace: &KeyspaceHandle, stop: &AtomicBool) -> Vec<u8> {
     let (mut random, mut last) = (1u64, vec![0; KEYS as usize]);
     (0..KEYS).for_each(|key| put(store, keyspace, key, 0));
@@ -86,7 +87,8 @@ fn snapshots_are_dropped_beside_collections() {
     });
 }
 
-/// A collector that has met entries of a keyspace before it is dropped must not move them afterwards: nobody would count the copies as garbage.
+/// A collector that has met entries of a keyspace before it is dropped must not move them afterwards: nobody would
+/// count the copies as garbage.
 #[test]
 fn what_is_dropped_is_moved_no_more() {
     for collector in [CollectorKind::Batched, CollectorKind::Chain] {
@@ -99,7 +101,7 @@ fn what_is_dropped_is_moved_no_more() {
             let before = moved();
             std::thread::scope(|scope| {
                 let collecting = scope.spawn(|| store.reclaim().unwrap());
-                // In the middle of it, if that can be hit.
+                // Drops the keyspace in the midst of the collection, if that can be hit.
                 while moved() == before && !collecting.is_finished() {
                     std::thread::yield_now();
                 }
@@ -108,15 +110,16 @@ fn what_is_dropped_is_moved_no_more() {
             });
             let report = store.check().unwrap();
             assert!(report.is_sound(), "{collector:?}, round {round}: {report:?}");
-            // So that the next one begins with what has to be moved.
+            // The next round then begins with what has to be moved.
             store.reclaim().unwrap();
         }
         assert!(store.stats().collections.moved_entries > 0, "{collector:?}: nothing was moved");
     }
 }
 
-/// A collector moves nothing of a dropped keyspace, not even for a snapshot, which cannot show it any more. So what the snapshot had kept of it must not wait for the
-/// snapshot's end to be counted as garbage: by then other entries lie where it was.
+/// A collector moves nothing of a dropped keyspace, not even for a snapshot, which cannot show it any more. So what the
+/// snapshot had kept of the keyspace must be counted as garbage before the snapshot ends: by then other entries lie in
+/// its place.
 #[test]
 fn a_snapshot_keeps_nothing_of_a_dropped_keyspace() {
     for collector in [CollectorKind::Batched, CollectorKind::Chain] {

@@ -1,4 +1,4 @@
-//! What expires, beside writes and snapshots under way when its time comes.
+//! Expiry beside writes and snapshots that are under way when its time comes.
 
 use crate::common::{put, small};
 use hither_engine::{
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const KEY: &[u8] = b"a key";
 
-/// Puts the key, to expire after that time; until when to wait to be sure that it has.
+/// Puts the key, to expire after that time; returns until when to wait to be sure that it has.
 fn put_expiring(store: &Store, keyspace: &KeyspaceHandle, value: &[u8], life: Duration) -> Instant {
     let options = WriteOptions { expiry: Some(Expiry::After(life)), ..WriteOptions::new() };
     store.write(keyspace, KEY, Some(value), Condition::None, &options).unwrap().2.wait().unwrap();
@@ -23,7 +23,7 @@ fn sleep_until(time: Instant) {
     std::thread::sleep(time.saturating_duration_since(Instant::now()));
 }
 
-/// A way to read the key; the first byte of its value.
+/// A way to read the key; returns the first byte of its value.
 type Read = fn(&Store, &KeyspaceHandle) -> Option<u8>;
 
 fn scanned(store: &Store, keyspace: &KeyspaceHandle) -> Option<u8> {
@@ -64,17 +64,19 @@ const READS: [(&str, Read); 7] = [
     ("deferred scan", scanned_deferred),
 ];
 
-/// Found by reading: a compare-and-swap found its key alive, and waited for a segment; meanwhile its time came, and reads said that it had gone; then it was there again.
+/// Found by reading: a compare-and-swap found its key alive, and waited for a segment. Meanwhile the key's time came,
+/// and reads reported that it was gone; then it was there again.
 #[test]
 fn what_a_write_under_way_has_found_alive_nobody_finds_expired() {
     for kind in [Kind::Ordered, Kind::Hash] {
-        // Where the time comes before the swap has looked, nothing is swapped: once more, with more time.
+        // If the time comes before the swap has looked, nothing is swapped; then once more, with more time.
         let mut lives = [300, 1_500, 7_500].map(Duration::from_millis).into_iter();
         assert!(lives.any(|life| swap_beside_reads(kind, life)), "{kind:?}: nothing was swapped");
     }
 }
 
-/// Swaps a key, and reads it once its time has come, while the swap waits for a segment; whether it was swapped.
+/// Swaps a key, and reads it once its time has come, while the swap waits for a segment; returns whether it was
+/// swapped.
 fn swap_beside_reads(kind: Kind, life: Duration) -> bool {
     let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
     let options =
@@ -88,7 +90,7 @@ fn swap_beside_reads(kind: Kind, life: Duration) -> bool {
     std::thread::scope(|scope| {
         let (store, keyspace) = (&store, &keyspace);
         let swap = scope.spawn(move || {
-            // It takes segments of its own, which are zeroed first.
+            // The value takes segments of its own, which are zeroed first.
             let long = vec![b'w'; 200 << 10];
             let condition = Condition::Value(Some(b"value"));
             let (applied, existed, ticket) = store.write(keyspace, KEY, Some(&long), condition, &WriteOptions::new()).unwrap();
@@ -112,7 +114,8 @@ fn swap_beside_reads(kind: Kind, life: Duration) -> bool {
     })
 }
 
-/// Found by reading: a snapshot read its time when it had waited for writers; what was written anew meanwhile it showed neither as it was nor as it became.
+/// Found by reading: a snapshot read its time after it had waited for writers. It showed a key that was written anew
+/// meanwhile neither as it was nor as it became.
 #[test]
 fn a_snapshot_keeps_what_has_not_expired_when_its_version_is_drawn() {
     let store = Arc::new(Store::open(Options { in_memory: true, ..small() }).unwrap());
@@ -128,7 +131,7 @@ fn a_snapshot_keeps_what_has_not_expired_when_its_version_is_drawn() {
         });
         has_entered.recv().unwrap();
         let snapshot = scope.spawn(|| store.snapshot());
-        // It is waiting for the section by then, on all but the slowest machines.
+        // By then the snapshot waits for the section, on all but the slowest machines.
         std::thread::sleep(Duration::from_millis(100));
         put(&store, &keyspace, KEY, b"after");
         sleep_until(expired);
@@ -140,7 +143,8 @@ fn a_snapshot_keeps_what_has_not_expired_when_its_version_is_drawn() {
     });
 }
 
-/// Found by reading: where a key was there its put-if-absent was refused, and, when its time had come a moment later, told that there had been no key.
+/// Found by reading: a put-if-absent was refused because its key was there; when the key's time had come a moment
+/// later, the outcome said that there had been no key.
 #[test]
 fn a_condition_and_its_outcome_are_judged_at_one_moment() {
     let store = Store::open(Options { in_memory: true, ..small() }).unwrap();
@@ -155,12 +159,13 @@ fn a_condition_and_its_outcome_are_judged_at_one_moment() {
     }
 }
 
-/// Found by reading: each condition of a batch looked at the time anew, so that of two keys that expired at once one was there and the other not.
+/// Found by reading: each condition of a batch looked at the time anew, so that of two keys that expired at once one
+/// was there and the other was not.
 #[test]
 fn conditions_of_a_batch_hold_at_one_moment() {
     let store = Store::open(Options { in_memory: true, ..small() }).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-    // How long both live: until the conditions are half looked at, which the rounds find out.
+    // How long both keys live: until about half of the conditions were looked at, which the rounds find out.
     let mut life_ms = 1_000;
     for round in 0..40 {
         let options = WriteOptions { expiry: Some(Expiry::AtMs(store.now_ms() + life_ms)), ..WriteOptions::new() };
@@ -171,7 +176,8 @@ fn conditions_of_a_batch_hold_at_one_moment() {
         batch.require_version(&keyspace, b"last.", None);
         let outcome = store.commit(&batch, &WriteOptions::new());
         let Err(Error::PreconditionFailed { key, .. }) = outcome else { panic!("round {round}: {outcome:?}") };
-        // The first one fails if both had expired when it was looked at, the last one if neither had at the end.
+        // The condition on the first key fails if both had expired when it was looked at; that on the last fails if
+        // neither had at the end.
         life_ms = match (round, &*key) {
             (0, _) => began.elapsed().as_millis() as u64,
             (_, "first") => life_ms + 1,

@@ -13,7 +13,7 @@ const KEYS: u64 = 200;
 const VALUE: usize = 1_000;
 const ROUNDS: u64 = 100;
 
-/// A new store of sixteen segments that may become a thousand.
+/// Options of a new store of sixteen segments that may grow to a thousand.
 fn options() -> Options {
     Options {
         in_memory: true,
@@ -66,14 +66,15 @@ fn a_store_does_not_grow_for_garbage() {
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         overwrite(&store, &keyspace, ROUNDS, || let_collectors_catch_up(&store));
         let done = store.stats().collections;
-        // 48 at most were seen, on busy processors, too; without the preference it grows to a thousand.
+        // At most 48 were seen, also on busy processors; without the preference the store grows to a thousand.
         assert!(segments(&store) <= 5 * INITIAL, "{what}: {} segments, {done:?}", segments(&store));
         assert!(done.segments > ROUNDS && done.stalls == 0, "{what}: {done:?}");
         assert!(store.check().unwrap().is_sound());
     }
 }
 
-/// Writers that do not rest may be faster than collectors: then the store grows, and what is garbage goes when they have ended.
+/// Writers that do not rest may be faster than collectors. Then the store grows, and its garbage goes when they have
+/// ended.
 #[test]
 fn what_was_left_is_collected_when_nobody_writes() {
     let dir = tempfile::tempdir().unwrap();
@@ -82,7 +83,7 @@ fn what_was_left_is_collected_when_nobody_writes() {
     overwrite(&store, &keyspace, ROUNDS, || {});
     let usage = || store.stats().pools[0].usage.clone();
     let end = Instant::now() + Duration::from_secs(60);
-    // Of a few segments the one that is being filled, and what is live, may be most.
+    // Of a few segments, the one that is being filled and the live entries may be most.
     while usage().dead_bytes > 6 * SEGMENT {
         assert!(Instant::now() < end, "{:?}", usage());
         std::thread::sleep(Duration::from_millis(20));
@@ -129,7 +130,8 @@ fn what_snapshots_keep_makes_a_store_grow_without_pauses() {
     }
 }
 
-/// Regression: a store of one segment or two took no write any more once that was full of what had been overwritten, not even a delete.
+/// Regression: a store of one segment or two took no more writes, not even a delete, once that was full of overwritten
+/// entries.
 #[test]
 fn the_smallest_stores_are_overwritten_without_end() {
     for (kilobytes, kind) in [(64, Kind::Hash), (96, Kind::Ordered), (256, Kind::Ordered)] {

@@ -1,4 +1,5 @@
-//! Hot entries in segments of their own: right whatever is hot, and fewer copies under skew (`docs/adr/0016`).
+//! Hot entries in segments of their own: reads are right whatever is hot, and skewed writes cause fewer copies
+//! (`docs/adr/0016`).
 
 use crate::common::scrambled;
 use hither_engine::{Durability, KeyspaceHandle, Kind, Options, Stats, Store};
@@ -39,7 +40,7 @@ fn open(capacity: u64, segment_bytes: u64, separate_hot: bool) -> (Store, Keyspa
         shards: 4,
         topology: Some(Arc::new(Topology::single())),
         durability: Durability::Process,
-        // Whatever is moved is moved when a write finds no space: the same in every run.
+        // Entries are moved only when a write finds no space, so every run moves the same.
         background: false,
         separate_hot,
         ..Options::default()
@@ -49,7 +50,7 @@ fn open(capacity: u64, segment_bytes: u64, separate_hot: bool) -> (Store, Keyspa
     (store, keyspace)
 }
 
-/// Bytes copied for each byte written by updates of a store with so much of it live, after the first half of them.
+/// Bytes copied for each byte written by the second half of the updates, in a store of which this share is live.
 fn copied(capacity: u64, live: f64, updates: u64, separate_hot: bool, zipf: bool) -> (f64, Stats) {
     let (store, keyspace) = open(capacity, 256 << 10, separate_hot);
     let keys = (capacity as f64 * live) as u64 / ENTRY_BYTES;
@@ -89,7 +90,7 @@ fn every_key_has_its_last_value_wherever_it_lies() {
     let mut last = vec![u64::MAX; keys as usize];
     let mut random = Random(3);
     for number in 0..2_000_000u64 {
-        // What is hot shifts.
+        // The hot keys shift.
         let rank = (skewed(&mut random, keys) + number / 500_000 * 1000) % keys;
         store.write_wait(&keyspace, &key(rank), Some(&number.to_be_bytes())).unwrap();
         last[rank as usize] = number;

@@ -1,4 +1,5 @@
-//! What collectors know to be garbage without asking an index: bits that overwrites set in DRAM and recovery finds again (`docs/adr/0016`).
+//! Garbage that collectors recognise without asking an index: overwrites set bits in DRAM, and recovery finds them
+//! again (`docs/adr/0016`).
 
 use crate::common;
 use crate::common::scrambled;
@@ -22,12 +23,13 @@ fn assert_all(store: &Store, keyspace: &KeyspaceHandle, value_of: impl Fn(u64) -
     }
 }
 
-/// Of every ten keys seven are overwritten: segments are collected with both kinds in them.
+/// Overwrites seven of every ten keys, so that segments are collected with both kinds in them.
 fn overwrite(store: &Store, keyspace: &KeyspaceHandle) {
     (0..KEYS).filter(|key| key % 10 < 7).for_each(|key| put(store, keyspace, key, 2));
 }
 
-/// So many overwrites of keys in no order, so that segments hold garbage and live entries; returns what each key has then.
+/// Overwrites keys in no order, so that segments hold both garbage and live entries; returns the last value of each
+/// key.
 fn scatter(store: &Store, keyspace: &KeyspaceHandle, writes: u64) -> Vec<u8> {
     let (mut random, mut last) = (1u64, vec![0; KEYS as usize]);
     for number in 0..writes {
@@ -78,7 +80,7 @@ fn a_recovery_finds_out_again_what_is_garbage() {
     assert!(store.check().unwrap().is_sound());
 }
 
-/// A place that was garbage in one life of its segment is not in the next: every segment has many lives here.
+/// A place that was garbage in one life of its segment is not garbage in the next: every segment has many lives here.
 #[test]
 fn a_new_life_begins_without_garbage() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,7 +94,7 @@ fn a_new_life_begins_without_garbage() {
     assert!(store.check().unwrap().is_sound());
 }
 
-/// What only a snapshot shows is not garbage.
+/// An entry that only a snapshot shows is not garbage.
 #[test]
 fn what_a_snapshot_shows_is_not_known_as_garbage() {
     let dir = tempfile::tempdir().unwrap();

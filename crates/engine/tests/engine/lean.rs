@@ -1,4 +1,5 @@
-//! Writes by the lean path (puts and deletes, durable by a fence): contended, of all lengths, beside collectors and snapshots, across a crash.
+//! Writes by the lean path (puts and deletes, durable by a fence): contended, of all lengths, beside collectors and
+//! snapshots, across a crash.
 
 use crate::common::{Random, get, small};
 use hither_engine::{
@@ -13,7 +14,7 @@ fn fenced() -> Options {
     Options { in_memory: true, durability: Durability::Sync, latches: 4, ..small() }
 }
 
-/// The key of a number: of eight bytes, shorter, or longer than a line.
+/// The key with a number: of eight bytes, shorter, or longer than a line.
 fn key_of(number: u64) -> Vec<u8> {
     match number % 4 {
         0 | 1 => number.to_be_bytes().to_vec(),
@@ -22,7 +23,7 @@ fn key_of(number: u64) -> Vec<u8> {
     }
 }
 
-/// A value that says which key it belongs to, of any length from none to some lines, often eight.
+/// A value that says which key it belongs to, of any length from none to some lines, often eight bytes.
 fn value_of(number: u64, random: u64) -> Vec<u8> {
     let mut value = (number << 32 | random & 0xffff_ffff).to_be_bytes().to_vec();
     let len = match random >> 40 & 7 {
@@ -34,7 +35,7 @@ fn value_of(number: u64, random: u64) -> Vec<u8> {
     value
 }
 
-/// Whether a value is one of this key.
+/// Whether a value belongs to this key.
 fn belongs(number: u64, value: &[u8]) -> bool {
     value.is_empty() || u64::from_be_bytes(value[..8].try_into().unwrap()) >> 32 == number
 }
@@ -61,14 +62,14 @@ fn agrees_with_a_map(kind: Kind) {
             assert_eq!(store.write_wait(&keyspace, &key, None).unwrap(), model.contains_key(&number), "round {round}");
             model.remove(&number).is_some()
         } else if random.below(50) == 0 {
-            // An old entry that expires: the lean path must look closely.
+            // An old entry that expires: the lean path has to check it.
             let options = WriteOptions { expiry: Some(Expiry::After(std::time::Duration::from_secs(3600))), ..WriteOptions::new() };
             let value = value_of(number, random.0);
             let (_, existed, _) = store.write(&keyspace, &key, Some(&value), Condition::None, &options).unwrap();
             assert_eq!(existed, model.insert(number, value).is_some(), "round {round}");
             existed
         } else if random.below(20) == 0 {
-            // Members of a batch, which the lean path replaces like others.
+            // Members of a batch, which the lean path replaces like other entries.
             let mut batch = Batch::default();
             let neighbour = (number + 1) % 700;
             let existed = model.contains_key(&number);
@@ -95,8 +96,8 @@ fn agrees_with_a_map(kind: Kind) {
     assert!(report.is_sound(), "{report:?}");
 }
 
-/// Writers of the same few keys overtake each other between draw and latch all the time: none is lost, none counted twice, and what recovery makes of the log is
-/// what the index said.
+/// Writers of the same few keys overtake each other between draw and latch all the time. No write is lost, none is
+/// counted twice, and recovery makes of the log what the index held.
 #[test]
 fn contended_writes_are_neither_lost_nor_doubled() {
     for (kind, keys) in [Kind::Hash, Kind::Ordered].into_iter().flat_map(|kind| [(kind, 1u64), (kind, 9), (kind, 400)]) {
@@ -212,7 +213,8 @@ fn what_is_read_is_the_same_whoever_reads() {
     }
 }
 
-/// Puts and deletes, of pairs of eight bytes and of others, that need nothing but to be appended: refused all the same where any write is.
+/// Puts and deletes, of pairs of eight bytes and of others, that need only be appended. They are still refused where
+/// any write is.
 #[test]
 fn the_shortest_writes_are_refused_like_others() {
     for kind in [Kind::Hash, Kind::Ordered] {
@@ -242,7 +244,8 @@ fn the_shortest_writes_are_refused_like_others() {
     }
 }
 
-/// Threads draw versions in blocks, and one of them began with an older block than the other: a key's versions grow all the same, or a recovery would take the wrong one.
+/// Threads draw versions in blocks, and one of them begins with an older block than the other. Still a key's versions
+/// grow; otherwise a recovery would take the wrong entry.
 #[test]
 fn versions_of_a_key_grow_whoever_writes() {
     for kind in [Kind::Hash, Kind::Ordered] {
@@ -258,7 +261,7 @@ fn versions_of_a_key_grow_whoever_writes() {
     }
 }
 
-/// A delete that finds nothing writes nothing: no version is used, by which others tell whether a store is written to.
+/// A delete that finds nothing writes nothing and uses no version, by which others tell whether a store is written to.
 #[test]
 fn deletes_of_absent_keys_use_no_version() {
     for kind in [Kind::Hash, Kind::Ordered] {
@@ -270,7 +273,7 @@ fn deletes_of_absent_keys_use_no_version() {
         };
         let before = version(1);
         (2..20_000u64).for_each(|absent| assert!(!store.write_wait(&keyspace, &absent.to_be_bytes(), None).unwrap()));
-        // What the store does by itself may have a put begin a block of versions; each vain delete would use one.
+        // The store's own work may make a put begin a block of versions; each delete in vain would use a version.
         assert!(version(1) < before + 10_000, "{}", kind.name());
     }
 }

@@ -1,4 +1,5 @@
-//! Where room or luck ends: a disk with less room than is asked for, a panic in the middle of a batch, several collectors at once.
+//! Cases where room or luck ends: a disk with less room than is asked for, a panic in the middle of a batch, several
+//! collectors at once.
 
 use hither_engine::{Batch, CheckpointMode, Durability, Kind, MediumChoice, Options, Store};
 use hither_pmem::{CreateOptions, FailAt, Failpoints, Pool, StoreKind, SyncPhase, Tracer};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SEGMENT: u64 = 64 << 10;
 
-/// A store of sixteen segments that may become sixty-four.
+/// A store of sixteen segments that may grow to sixty-four.
 fn able_to_grow(dir: &Path, failpoints: &Arc<Failpoints>) -> Options {
     Options {
         paths: vec![(None, dir.to_owned())],
@@ -24,7 +25,8 @@ fn able_to_grow(dir: &Path, failpoints: &Arc<Failpoints>) -> Options {
     }
 }
 
-/// Regression: whoever took the last segment made the next ones, and everybody else waited for that as well, 150 ms for 64 MiB of tmpfs on busy processors.
+/// Regression: the writer that took the last segment made the next ones, and all others waited for that as well: 150 ms
+/// for 64 MiB of tmpfs on busy processors.
 #[test]
 fn others_work_while_a_pool_grows() {
     let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
@@ -49,7 +51,7 @@ fn others_work_while_a_pool_grows() {
                 assert!(std::time::Instant::now() < end, "nobody makes more");
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            // It grows now; there is room in the segment that was opened last.
+            // The pool grows now; there is room in the segment that was opened last.
             assert!(!put());
             store.create_keyspace("another", Kind::Hash).unwrap();
             tell.send(store.stats().pools[0].usage.segments).unwrap();
@@ -65,7 +67,7 @@ fn others_work_while_a_pool_grows() {
     assert_eq!(segments, Ok(16), "they waited for the growth");
 }
 
-/// A disk that has no room for a quarter more, but for a segment or two: the store takes what there is.
+/// A disk has no room for a quarter more, but for a segment or two: the store takes what there is.
 #[test]
 fn growth_takes_what_the_disk_has() {
     let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
@@ -95,7 +97,8 @@ fn growth_takes_what_the_disk_has() {
     assert!(store.stats().pools[0].usage.segments > 17 && store.check().unwrap().is_sound());
 }
 
-/// Puts numbers with 100 bytes, in two keyspaces and by batches, too, until one is refused; returns how many were taken.
+/// Puts numbers with 100 bytes, in two keyspaces and also by batches, until a write is refused; returns how many were
+/// taken.
 fn fill(store: &Store) -> u64 {
     let keyspaces = [("hash", Kind::Hash), ("ordered", Kind::Ordered)].map(|(name, kind)| store.create_keyspace(name, kind).unwrap());
     for number in 0u64.. {
@@ -116,18 +119,20 @@ fn fill(store: &Store) -> u64 {
     unreachable!()
 }
 
-/// Found by hand: each of sixteen shards demanded a segment of its own, and a store with room for three was full with three entries in them.
+/// Found by hand: each of sixteen shards demanded a segment of its own, so a store with room for three was full with
+/// three entries in them.
 #[test]
 fn shards_share_the_segments_that_there_are() {
     for disk_is_full in [false, true] {
         let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
-        // The reserve is one of four, or two of five.
+        // The reserve is one segment of four, or two of five.
         let (capacity, max_capacity) = if disk_is_full { (5 * SEGMENT, 64 * SEGMENT) } else { (4 * SEGMENT, 4 * SEGMENT) };
         let options = || Options { capacity, max_capacity, shards: 16, background: false, ..able_to_grow(dir.path(), &failpoints) };
         let store = Store::open(options()).unwrap();
         failpoints.arm("fallocate", FailAt { skip: 0, count: u64::MAX, errno: 28 });
         let count = fill(&store);
-        // Of three segments, since each shard's last chunk, a sixteenth of one, may be left with room, as chance has it. Without sharing it is the entries before the fourth shard's first.
+        // Of three segments: each shard's last chunk, a sixteenth of a segment, may happen to be left with room.
+        // Without sharing, only the entries before the fourth shard's first would be there.
         let usage = store.stats().pools[0].usage.clone();
         assert!(usage.live_bytes > SEGMENT, "{count} entries, {usage:?}");
         assert!(store.check().unwrap().is_sound());
@@ -140,7 +145,7 @@ fn shards_share_the_segments_that_there_are() {
             let found = store.get_with(&keyspaces[number as usize % 2], &number.to_be_bytes(), <[u8]>::to_vec).unwrap();
             assert_eq!(found.as_deref(), Some(&[number as u8; 100][..]), "{number} of {count}");
         }
-        // What is deleted makes room, as ever.
+        // Deletes make room, as always.
         for number in 0..count {
             store.write_wait(&keyspaces[number as usize % 2], &number.to_be_bytes(), None).unwrap();
         }
@@ -149,7 +154,8 @@ fn shards_share_the_segments_that_there_are() {
     }
 }
 
-/// Panics, once, when something is stored before the segments: that happens when a segment is opened. Or when the pool is synced.
+/// Panics, once, when something is stored before the segments, which happens when a segment is opened; or when the pool
+/// is synced.
 #[derive(Default)]
 struct Trap {
     /// Where the segments begin.
@@ -186,7 +192,8 @@ fn pools(path: &Path, trap: &Arc<Trap>) -> hither_pmem::Result<Vec<Pool>> {
     Ok(vec![pool])
 }
 
-/// A batch whose append panics (here while it opens a segment) leaves nothing that a recovery could take for a batch, however much is settled since.
+/// A batch whose append panics (here while it opens a segment) leaves nothing that a recovery could take for a batch,
+/// however much is settled afterwards.
 #[test]
 fn a_panic_in_the_middle_of_a_batch_leaves_none_of_it() {
     let (dir, trap) = (tempfile::tempdir().unwrap(), Arc::new(Trap::default()));
@@ -207,7 +214,7 @@ fn a_panic_in_the_middle_of_a_batch_leaves_none_of_it() {
     let entries = |store: &Store| store.stats().pools[0].usage.entries;
     assert!(catch_unwind(AssertUnwindSafe(|| store.commit_wait(&batch))).is_err(), "opening a segment panics");
     assert!((3..12).contains(&entries(&store)), "some members were appended: {}", entries(&store));
-    // What comes later is settled by a collector.
+    // A collector settles what comes later.
     for round in 0..20_000u64 {
         store.write_wait(&keyspace, &(100 + round % 10).to_be_bytes(), Some(&[1; 100])).unwrap();
     }
@@ -229,7 +236,8 @@ fn a_panic_in_the_middle_of_a_batch_leaves_none_of_it() {
     assert!(store.get_with(&keyspace, b"before it", |_| ()).unwrap().is_some() && store.check().unwrap().is_sound());
 }
 
-/// A commit that panics keeps nobody waiting: who asked for it gets the panic, all others the error of a store that became read-only.
+/// A commit that panics keeps nobody waiting: the thread that asked for it gets the panic, all others get the error of
+/// a store that became read-only.
 #[test]
 fn a_panic_in_a_commit_keeps_nobody_waiting() {
     let (dir, trap) = (tempfile::tempdir().unwrap(), Arc::new(Trap::default()));
@@ -255,7 +263,8 @@ fn a_panic_in_a_commit_keeps_nobody_waiting() {
     assert!(store.get_with(&keyspace, b"before", |_| ()).unwrap().is_some(), "what was durable can be read");
 }
 
-/// Three collectors on each of two nodes, beside writers on both, a snapshot and expiring keys: nothing is lost, nothing comes back.
+/// Three collectors on each of two nodes, beside writers on both, a snapshot and expiring keys: nothing is lost,
+/// nothing comes back.
 #[test]
 fn several_collectors_on_each_node() {
     let topology = Arc::new(Topology::emulated(2));
@@ -315,7 +324,7 @@ fn several_collectors_on_each_node() {
     }
 }
 
-/// Regression: a large value for which only the adjacent space lacked was told that nothing could be freed.
+/// Regression: a large value that only lacked adjacent space was refused with the error that nothing could be freed.
 #[test]
 fn a_lack_of_adjacent_space_is_told_apart_from_a_full_store() {
     let store = Store::open(Options {
@@ -331,7 +340,7 @@ fn a_lack_of_adjacent_space_is_told_apart_from_a_full_store() {
     })
     .unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-    // One to a segment.
+    // One value to a segment.
     let put = |key: u64, len: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&vec![1; len as usize]));
     let count = (0..).find(|key| put(*key, SEGMENT * 3 / 4).is_err()).unwrap();
     for key in (0..count).step_by(2) {

@@ -1,5 +1,6 @@
-//! Lives of a store, against maps: keyspaces are dropped, made again and exchanged, beside snapshots, pinned values, batches, values larger than a segment, checkpoints,
-//! verification and collections; each life ends with a close or a crash of the process.
+//! Lives of a store, compared with maps: keyspaces are dropped, made again and exchanged, beside snapshots, pinned
+//! values, batches, values larger than a segment, checkpoints, verification and collections. Each life ends with a
+//! close or a crash of the process.
 
 use crate::common::{Random, crash, get, small};
 use hither_engine::{Batch, CollectorKind, KeyspaceHandle, Kind, Options, Snapshot, Store, ValueGuard};
@@ -27,7 +28,7 @@ fn key(number: u64) -> Vec<u8> {
     if number.is_multiple_of(3) { format!("a somewhat longer key {number:06}").into_bytes() } else { number.to_be_bytes().to_vec() }
 }
 
-/// A store, what it must hold, and what is held of it.
+/// A store, what it must hold, and the snapshots and values that are held of it.
 struct Life<'a> {
     what: String,
     store: &'a Store,
@@ -79,7 +80,7 @@ impl<'a> Life<'a> {
         assert_eq!(there, self.maps[at].remove(key).is_some(), "{}: {key:?} is deleted", self.what);
     }
 
-    /// Where there is no space nothing has changed.
+    /// If there is no space, nothing has changed.
     fn put(&mut self, at: usize, key: Vec<u8>, value: Vec<u8>) {
         match self.store.write_wait(&self.spaces[at], &key, Some(&value)) {
             Ok(_) => drop(self.maps[at].insert(key, value)),
@@ -120,7 +121,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// It shows what is there still of what was, under whatever name.
+    /// A snapshot shows what it showed, as far as the keyspaces are still there, under whatever name.
     fn end_snapshot(&mut self) {
         let which = self.random.below(self.snapshots.len() as u64) as usize;
         let (snapshot, then, shown) = self.snapshots.swap_remove(which);
@@ -144,7 +145,7 @@ impl<'a> Life<'a> {
     }
 }
 
-/// Collects, verifies and takes checkpoints until it is told to stop; the store may be closed meanwhile.
+/// Collects, verifies and takes checkpoints until `stop` is set; the store may be closed meanwhile.
 fn disturb(store: &Store, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let _ = store.reclaim();
@@ -177,7 +178,7 @@ fn live(seed: u64, collector: CollectorKind, capacity: u64) {
     for number in 0..LIVES {
         let what = format!("seed {seed}, life {number}, {collector:?}, {capacity} bytes");
         let (stop, closes) = (AtomicBool::new(false), random.below(2) == 0);
-        // Files that are copied one after the other show a crash only if nothing is moved meanwhile.
+        // Files that are copied one after the other show a state after a crash only if nothing is moved meanwhile.
         let options = Options { background: closes && seed.is_multiple_of(3), ..options(dir.path()) };
         let store = Store::open(options).unwrap_or_else(|error| panic!("{what}: {error}"));
         std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Writes below the store's level, on a store whose reads promise durability: they are installed before they are durable.
+//! Writes below the store's level, on a store whose reads promise durability: they are installed before they are
+//! durable.
 
 use crate::common::{get, put, small};
 use hither_engine::{
@@ -10,7 +11,8 @@ use std::ops::{Bound, ControlFlow};
 const ONE: &[u8] = b"key one.";
 const TWO: &[u8] = b"key two.";
 
-/// Runs `f` on stores whose writes at level `sync` end with a fence, and with a sync; `batched` is for the writes below it.
+/// Runs `f` on stores whose writes at level `sync` end with a fence, and on stores where they end with a sync;
+/// `batched` is for the writes below that level.
 fn everywhere(f: impl Fn(&Store, &KeyspaceHandle, bool, &str)) {
     for medium in [MediumChoice::ForcedDax, MediumChoice::File] {
         for kind in [Kind::Hash, Kind::Ordered] {
@@ -26,7 +28,7 @@ fn everywhere(f: impl Fn(&Store, &KeyspaceHandle, bool, &str)) {
     }
 }
 
-/// Writes without waiting; the version.
+/// Writes without waiting; returns the version.
 fn relaxed(store: &Store, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>, batched: bool) -> u64 {
     let options = WriteOptions::new().durability(Durability::Process);
     if !batched {
@@ -40,7 +42,8 @@ fn relaxed(store: &Store, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&
     store.commit(&batch, &options).unwrap().version()
 }
 
-/// Regression: a scan waited for the newest delete of the whole store, so that one of another keyspace cost each group of an iterator a sync.
+/// Regression: a scan waited for the newest delete of the whole store, so that a delete in another keyspace cost each
+/// group of an iterator a sync.
 #[test]
 fn a_scan_rests_on_deletes_of_its_own_keyspace() {
     everywhere(|store, keyspace, batched, what| {
@@ -61,7 +64,7 @@ fn a_scan_rests_on_deletes_of_its_own_keyspace() {
     });
 }
 
-/// Whoever wrote it, and however it is found out: what a read tells is durable then.
+/// What a read returns is durable, whoever wrote it, and however the read finds that out.
 #[test]
 fn what_is_read_is_durable() {
     everywhere(|store, keyspace, batched, what| {
@@ -101,8 +104,8 @@ fn what_is_read_is_durable() {
     });
 }
 
-/// A batch of conditions alone tells what holds, and so what it has seen is durable: an entry, a delete, also an entry that has expired, below which an older one lies. What happened to
-/// other keys it does not wait for.
+/// A batch of conditions alone reports what holds, so what it has seen is durable: an entry, a delete, also an expired
+/// entry below which an older one lies. It does not wait for what happened to other keys.
 #[test]
 fn conditions_rest_on_what_they_have_seen() {
     everywhere(|store, keyspace, batched, what| {
@@ -135,7 +138,8 @@ fn conditions_rest_on_what_they_have_seen() {
     });
 }
 
-/// A put links to the tombstone of a delete that is not durable yet, and it alone: the next write of the key links to the put, or a walk would miss it.
+/// A put links to the tombstone of a delete that is not durable yet, and only that put does. The next write of the key
+/// links to the put, or a walk would miss it.
 #[test]
 fn only_the_first_write_behind_a_delete_links_to_its_tombstone() {
     everywhere(|store, keyspace, batched, what| {
@@ -154,7 +158,8 @@ fn only_the_first_write_behind_a_delete_links_to_its_tombstone() {
     });
 }
 
-/// Found by hand: what is written while a sync is under way is not among what that sync makes durable, and nothing noticed when a commit promised it.
+/// Found by hand: what is written while a sync is under way is not among what that sync makes durable. Nothing noticed
+/// when a commit promised that it was.
 #[test]
 fn what_is_written_during_a_sync_waits_for_the_next() {
     let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
@@ -168,7 +173,8 @@ fn what_is_written_during_a_sync_waits_for_the_next() {
         while points.waiting("sync") == 0 {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        // Of the same key: it goes where the first went, and opens no segment, which would wait for the sync.
+        // Of the same key: it goes to the segment of the first write, and opens no segment, which would wait for the
+        // sync.
         let second = relaxed(&store, &keyspace, ONE, Some(b"value 2."), false);
         points.release("sync");
         commit.join().unwrap().unwrap();
@@ -207,7 +213,8 @@ fn what_a_durable_write_finds_is_durable() {
     }
 }
 
-/// Regression: where each write is made durable by itself, a batch was, and what its conditions had found was not.
+/// Regression: where each write is made durable by itself, a batch was made durable, and what its conditions had found
+/// was not.
 #[test]
 fn what_a_batch_rests_on_is_durable() {
     everywhere(|store, keyspace, batched, what| {

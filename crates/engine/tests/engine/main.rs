@@ -1,7 +1,8 @@
-//! The engine through its own interface, one module a subject. In one program, because each would be linked with all of the engine again.
+//! Tests of the engine through its own interface, one module for each subject. They are in one program, because each
+//! program would link all of the engine again.
 //!
-//! Tests of all modules run beside each other in one process: what counts in it (threads, memory) or changes it belongs into a program of its own,
-//! such as `delegation`.
+//! Tests of all modules run beside each other in one process. A test that counts something of the process (threads,
+//! memory) or changes it belongs in a program of its own, such as `delegation`.
 
 mod batches;
 mod cache;

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 const CAPACITY: u64 = 8 << 20;
-/// With a key of 8 and a value of 48 bytes.
+/// Bytes of an entry with a key of 8 and a value of 48 bytes.
 const ENTRY_BYTES: u64 = 80;
 const WRITERS: u64 = 2;
 
-/// In memory, where it can be: with every round of a collector there are syncs, which a disk takes its time for.
+/// A directory in memory, where possible: every round of a collector makes syncs, which take time on a disk.
 fn directory() -> (tempfile::TempDir, MediumChoice) {
     let in_memory = tempfile::tempdir_in("/dev/shm").map(|dir| (dir, MediumChoice::ForcedDax));
     in_memory.unwrap_or_else(|_| (tempfile::tempdir().unwrap(), MediumChoice::File))
@@ -51,7 +51,7 @@ fn next(random: &mut u64) -> u64 {
     *random >> 33
 }
 
-/// A writer's keys and what they have.
+/// A writer's keys and their values.
 struct Own {
     thread: u64,
     values: Vec<Option<u8>>,
@@ -62,7 +62,7 @@ impl Own {
         number as u64 * WRITERS + self.thread
     }
 
-    /// Overwrites in no order; one key in a hundred is deleted, and put again soon.
+    /// Overwrites keys in no order; deletes one key in a hundred, and soon puts it again.
     fn change(&mut self, store: &Store, keyspace: &KeyspaceHandle, writes: u64) {
         let (mut random, mut absent) = (self.thread + 1, Vec::new());
         for write in 0..writes {
@@ -94,7 +94,7 @@ impl Own {
     }
 }
 
-/// Each writer's keys, all put once.
+/// Puts every key of each writer once.
 fn filled(store: &Store, keyspace: &KeyspaceHandle, keys: u64) -> Vec<Own> {
     let owners: Vec<Own> = (0..WRITERS).map(|thread| Own { thread, values: vec![Some(0); keys as usize] }).collect();
     owners.iter().for_each(|own| (0..keys as usize).for_each(|number| assert!(!put(store, keyspace, own.key(number), 0))));
@@ -130,12 +130,12 @@ fn several_collectors_keep_up_where_nine_tenths_are_live() {
     }
 }
 
-/// Found by the test above, now and then, on a disk: passes that began together had room for one of them; they took all free segments, none could free its victim, and the store was
-/// full for ever, whatever garbage it held.
+/// Found by the test above, now and then, on a disk: passes that began together had room for one of them. They took all
+/// free segments, none could free its victim, and the store was full for ever, whatever garbage it held.
 #[test]
 fn collectors_leave_each_other_room() {
     const CAPACITY: u64 = 2 << 20;
-    // Freeing takes a sync here, so that passes overlap.
+    // Freeing takes a sync here, so passes overlap.
     let dir = (tempfile::tempdir().unwrap(), MediumChoice::File);
     let store = Store::open(Options { capacity: CAPACITY, max_capacity: CAPACITY, ..options(&dir, 8) }).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
@@ -155,7 +155,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
-/// Puts keys from `first` on that expire in `ms`; whether nine tenths are live before they do.
+/// Puts keys from `first` on that expire in `ms`; returns whether nine tenths are live before they do.
 fn fills_before_it_expires(store: &Store, keyspace: &KeyspaceHandle, first: u64, count: u64, ms: u64) -> bool {
     let end = now_ms() + ms;
     let expiring = WriteOptions::new().expires_at_ms(end);
@@ -163,7 +163,7 @@ fn fills_before_it_expires(store: &Store, keyspace: &KeyspaceHandle, first: u64,
         store.write(keyspace, &key.to_be_bytes(), Some(&[1; 40]), Condition::None, &expiring).unwrap().2.wait().unwrap();
     }
     while now_ms() < end {
-        // What is being moved counts twice for a moment.
+        // An entry that is being moved counts twice for a moment.
         if (0.88..0.92).contains(&utilization(store)) {
             return true;
         }
@@ -172,7 +172,8 @@ fn fills_before_it_expires(store: &Store, keyspace: &KeyspaceHandle, first: u64,
     false
 }
 
-/// A quarter of the store expires again and again, and comes back as other keys, while the rest is overwritten: that only works if expired keys are collected.
+/// A quarter of the store expires again and again, and comes back as other keys, while the rest is overwritten. That
+/// works only if expired keys are collected.
 #[test]
 fn what_expires_makes_room_where_nine_tenths_are_live() {
     let dir = directory();
@@ -183,7 +184,7 @@ fn what_expires_makes_room_where_nine_tenths_are_live() {
     (0..lasting).for_each(|key| assert!(!put(&store, &keyspace, key, 0)));
     let mut random = 7;
     for round in 1..4u64 {
-        // A slow machine needs longer to fill it.
+        // A slow machine needs longer to fill the store.
         let fills = |ms: &u64| fills_before_it_expires(&store, &keyspace, round << 32, expiring, *ms);
         assert!([1_500, 6_000, 24_000].iter().any(fills), "{}", utilization(&store));
         let until = Instant::now() + Duration::from_secs(60);
@@ -205,7 +206,8 @@ fn what_expires_makes_room_where_nine_tenths_are_live() {
     assert!((0..lasting).all(|key| read(&store, &keyspace, key).is_some_and(|round| round < 4)));
 }
 
-/// A value of many segments takes many rounds of making space; whoever has no time for that is told that the store is full, and nothing else comes of it.
+/// A value of many segments takes many rounds of making space. A write that has no time for that is refused because the
+/// store is full, and nothing else comes of it.
 #[test]
 fn a_write_waits_for_space_as_long_as_it_may() {
     let place = directory();

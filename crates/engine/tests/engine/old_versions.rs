@@ -1,10 +1,11 @@
-//! Entries that are moved so many writes after their own that their versions have no place in new segments: copies get higher ones, and nobody can tell.
+//! Entries that are moved so many writes after they were written that their versions have no place in new segments.
+//! Their copies get higher versions, and nobody can tell.
 
 use crate::common;
 use hither_engine::{CheckpointMode, CollectorKind, KeyspaceHandle, Kind, Options, Snapshot, Store};
 use std::collections::BTreeMap;
 
-/// More than a segment has room for beside its base.
+/// More versions than a segment has room for beside its base.
 const MANY: u64 = 1 << 33;
 
 type Model = BTreeMap<u64, Vec<u8>>;
@@ -33,7 +34,8 @@ fn assert_shows(snapshot: &Snapshot, keyspace: &KeyspaceHandle, model: &Model, k
     }
 }
 
-/// A snapshot shows what was there, however much is written, left out and moved; so does one that is taken later, and both at once.
+/// A snapshot shows what was there, however much is written, left out and moved. So does a snapshot that is taken
+/// later, and so do both at once.
 #[test]
 fn snapshots_show_what_is_moved_under_higher_versions() {
     const KEYS: u64 = 3_000;
@@ -72,7 +74,8 @@ fn snapshots_show_what_is_moved_under_higher_versions() {
     }
 }
 
-/// Random changes, collections, checkpoints and versions left out, with kills between; the collector changes with each life.
+/// Random changes, collections, checkpoints and skipped versions, with kills in between; each life has another
+/// collector.
 #[test]
 fn nothing_is_lost_or_comes_back_after_kills() {
     const KEYS: u64 = 400;
@@ -111,7 +114,7 @@ fn nothing_is_lost_or_comes_back_after_kills() {
                     }
                 }
             }
-            // What a killed process has written is there.
+            // Everything that a killed process has written is there.
             let copy = common::crash(dir.path());
             drop((keyspace, store));
             dir = copy;

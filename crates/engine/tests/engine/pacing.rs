@@ -1,4 +1,5 @@
-//! Back-pressure: where space is scarce writers are slowed down in small steps; where nobody collects, or space is plenty, they are not (`docs/adr/0016`).
+//! Back-pressure: where space is scarce, writers are slowed down in small steps. Where nobody collects, or space is
+//! plentiful, they are not (`docs/adr/0016`).
 
 use crate::common::scrambled;
 use hither_engine::{Durability, Kind, Options, Store};
@@ -25,7 +26,7 @@ fn store(gc_threads: usize) -> Store {
     .unwrap()
 }
 
-/// A store with so much of it live, after as many overwrites as it has room for entries, from two threads.
+/// A store of which this share is live, after as many overwrites, from two threads, as it has room for entries.
 fn overwritten(live: f64, gc_threads: usize) -> Store {
     let store = store(gc_threads);
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
@@ -63,7 +64,8 @@ fn nobody_is_slowed_down_where_nobody_collects() {
     assert_eq!((done.paced_writes, done.paced_ns), (0, 0), "{done:?}");
 }
 
-/// Regression: a put that a reader made in its closure slept with the reader's pin, and nothing that had been freed could be handed on, least of all while there was little space.
+/// Regression: a put that a reader made in its closure slept with the reader's pin. Nothing that had been freed could
+/// be handed on, least of all while space was short.
 #[test]
 fn nobody_sleeps_inside_a_read() {
     let store = store(1);

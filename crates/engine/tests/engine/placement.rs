@@ -1,8 +1,10 @@
-//! Placement: no foreground operation writes to another node's memory, asserted by the access meter, operation by operation, on one to four emulated nodes.
+//! Placement: no foreground operation writes to another node's memory. The access meter asserts this, operation by
+//! operation, on one to four emulated nodes.
 //!
-//! The stores have no background threads: what the meter counts is what the operation did. What is not foreground is left out: collection
-//! (it marks the ancestors of what it moves, wherever they lie), the catalogue and the clock, which lie in node 0's pool. The late flush of relaxed writes is done by
-//! whoever leads the commit, for all nodes; it stores nothing, and that, too, is asserted.
+//! The stores have no background threads: what the meter counts is what the operation did. What is not foreground work
+//! is left out: collection (it marks the ancestors of what it moves, wherever they lie), and the catalogue and the
+//! clock, which lie in node 0's pool. The leader of a commit does the late flush of relaxed writes, for all nodes; it
+//! stores nothing, and that is asserted, too.
 
 use crate::common::{on_tmpfs, scrambled, skipped};
 use hither_engine::{
@@ -72,7 +74,7 @@ impl World {
         u64::from(node) * 10_000..u64::from(node) * 10_000 + KEYS
     }
 
-    /// A key of each node; `turn` says which.
+    /// A key of each node, chosen by `turn`.
     fn one_of_each(&self, turn: u64) -> Vec<Vec<u8>> {
         (0..self.nodes).map(|node| key(self.keys_of(node).start + turn % KEYS)).collect()
     }
@@ -101,13 +103,13 @@ impl World {
         done
     }
 
-    /// As [`World::local`], of an operation that has to write.
+    /// As [`World::local`], for an operation that has to write.
     fn writes(&self, what: &str, node: u32, operation: impl FnOnce()) {
         let done = self.local(what, node, operation);
         assert!(done.pair(node, node).writes > 0, "{what} on node {node} of {} writes at home", self.nodes);
     }
 
-    /// As [`World::local`], of an operation that writes nothing at all.
+    /// As [`World::local`], for an operation that writes nothing at all.
     fn writes_nothing(&self, what: &str, node: u32, operation: impl FnOnce()) {
         let done = self.local(what, node, operation);
         assert_eq!((done.total().writes, done.total().flushes), (0, 0), "{what} on node {node} of {} writes nothing", self.nodes);
@@ -120,7 +122,7 @@ impl World {
 
 /// Runs a scenario on every node of stores of one to four nodes, on both kinds of media.
 fn everywhere(scenario: impl Fn(&World, u32)) {
-    // Asked for once: where there is no tmpfs, there are no media that need flushes.
+    // Asked once: without tmpfs there are no media that need flushes.
     let tmpfs = on_tmpfs();
     for flushed in [false, true].into_iter().filter(|flushed| !flushed || tmpfs.is_some()) {
         for nodes in 1..=4 {
@@ -151,10 +153,10 @@ fn puts_and_deletes() {
             });
             for key in world.one_of_each(7 + u64::from(node)) {
                 world.writes("a delete", node, || assert!(store.write_wait(space, &key, None).unwrap()));
-                // (Which may find the tag of another key, and write a tombstone to be safe.)
+                // (The delete may find the tag of another key, and write a tombstone to be safe.)
                 world.local("a delete of nothing", node, || assert!(!store.write_wait(space, &key, None).unwrap()));
             }
-            // Many: chunks are taken and segments opened.
+            // Many puts: chunks are taken and segments opened.
             world.writes("a thousand puts", node, || {
                 for i in 0..1_000u64 {
                     store.write_wait(space, &key(i * 37 % 40_000), Some(&[2; 100])).unwrap();
@@ -230,7 +232,8 @@ fn levels_and_tickets() {
     });
 }
 
-/// All of a batch goes to the node of the thread that commits it, wherever what it overwrites lies and wherever it was put together.
+/// A whole batch goes to the node of the thread that commits it, wherever the entries that it overwrites lie, and
+/// wherever it was put together.
 #[test]
 fn batches_lie_on_the_node_of_the_committer() {
     everywhere(|world, node| {
@@ -258,7 +261,7 @@ fn batches_lie_on_the_node_of_the_committer() {
                     "a batch of {len} on node {node}: pool {at} went from {before} to {after} entries"
                 );
             }
-            // Latches in order, as preconditions and repeated keys demand.
+            // This batch takes its latches in order, as preconditions and repeated keys demand.
             let present = key(world.keys_of(world.nodes - 1).start);
             let version = store.get_versioned(&world.ordered, &present).unwrap().map(|(_, version)| version);
             let mut repeated = batch.clone();
@@ -268,14 +271,14 @@ fn batches_lie_on_the_node_of_the_committer() {
             world.writes("a batch with a precondition", node, || {
                 let options = WriteOptions::new().durability(Durability::Process).expires_at_ms(u64::MAX / 2);
                 store.commit(&repeated, &options).unwrap().wait().unwrap();
-                // Else the next one, which is refused for what it saw, would have to make that durable first.
+                // Otherwise the next batch, which is refused for what it saw, would have to make that durable first.
                 store.sync().unwrap();
             });
             repeated.require_version(&world.ordered, &present, Some(u64::MAX >> 9));
             world.writes_nothing("a batch whose precondition does not hold", node, || {
                 assert!(matches!(store.commit_wait(&repeated), Err(Error::PreconditionFailed { .. })));
             });
-            // What a later round deletes has to be there.
+            // Keys that a later round deletes have to be there.
             world.local("puts", node, || {
                 for number in (0..world.nodes).flat_map(|node| world.keys_of(node)) {
                     for space in world.spaces() {
@@ -342,7 +345,8 @@ fn reads_write_nowhere() {
     });
 }
 
-/// A thread that moves writes to the node it is on now; threads that move all the time write locally all the time.
+/// A thread that has moved writes to the node that it is on now; threads that move all the time write locally all the
+/// time.
 #[test]
 fn threads_that_move_write_to_the_node_they_are_on() {
     for nodes in 2..=4u32 {
@@ -391,7 +395,8 @@ fn store_all(world: &World, key: &[u8], turn: u32) {
     store.commit_wait(&batch).unwrap();
 }
 
-/// Regression: the kernel was never asked, so all pools on tmpfs lay on the node of the thread that made them. (Of the two nodes here the machine may have only the first.)
+/// Regression: the kernel was never asked, so all pools on tmpfs lay on the node of the thread that made them. (Of the
+/// two nodes here the machine may have only the first.)
 #[test]
 fn pools_on_tmpfs_are_asked_for_on_their_nodes() {
     let (nodes, Some(data)) = (tempfile::tempdir().unwrap(), on_tmpfs()) else { return };
@@ -412,7 +417,7 @@ fn pools_on_tmpfs_are_asked_for_on_their_nodes() {
     };
     let store = Store::open(options).unwrap();
     let [Some(first), Some(second)] = policies() else {
-        // This kernel does not tell where pages are asked for.
+        // This kernel does not report the requested placement of pages.
         return skipped("without_placement");
     };
     let is_filtered = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("Seccomp:\t2"));

@@ -1,4 +1,4 @@
-//! Stores that are opened to be read only: nothing reaches the files, and several may look at them at once.
+//! Stores that are opened only to be read: nothing reaches the files, and several processes may look at them at once.
 
 use crate::common::{self, get, put};
 use hither_engine::{CheckpointMode, Condition, Durability, Error, ErrorKind, Kind, Options, Store, WriteOptions};
@@ -14,13 +14,13 @@ fn reading(dir: &Path) -> Options {
     Options { read_only: true, background: true, ..on(dir) }
 }
 
-/// Every file with its content.
+/// Returns every file with its content.
 fn bytes(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
     files.map(|file| (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap())).collect()
 }
 
-/// With 2,000 keys in each of two keyspaces, of which a third was written over and a fifth deleted.
+/// Puts 2,000 keys into each of two keyspaces, overwrites a third of them and deletes a fifth.
 fn fill(store: &Store) {
     for (name, kind) in [("ordered", Kind::Ordered), ("hash", Kind::Hash)] {
         let keyspace = store.create_keyspace(name, kind).unwrap();
@@ -74,7 +74,8 @@ fn assert_refuses_writes(store: &Store) {
     store.sync().expect("nothing is waiting to be made durable");
 }
 
-/// After a clean close as after a crash, which is recovered from in memory: every read is right, every write refused, and not a byte of the directory changes.
+/// After a clean close, and after a crash, from which the store recovers in memory: every read is right, every write is
+/// refused, and not a byte of the directory changes.
 #[test]
 fn reading_changes_no_byte_and_writes_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -110,7 +111,7 @@ fn a_clean_store_is_opened_from_its_checkpoint() {
     assert_filled(&by_reading);
 }
 
-/// What is told of checkpoints is what holds for the store, not for who only looks.
+/// The statistics of checkpoints are those of the store, not of a process that only looks at it.
 #[test]
 fn checkpoints_are_told_of_as_by_who_may_write() {
     let dir = filled();
@@ -158,7 +159,7 @@ fn nothing_is_made_where_there_is_no_store() {
     assert!(matches!(&error, Error::Config(what) if what.contains("nothing to be read")), "{error}");
 }
 
-/// What has expired is not shown, though nobody deletes it; what expires meanwhile neither.
+/// Expired keys are not shown, although nobody deletes them; nor are keys that expire meanwhile.
 #[test]
 fn keys_expire_before_the_eyes_of_who_reads() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! What is refused half-way leaves nothing behind that does harm: batches that found no space, changes of the catalogue whose sync failed.
+//! Operations that are refused half-way leave nothing behind that does harm: batches that found no space, changes of
+//! the catalogue whose sync failed.
 
 use crate::common::{crash, get, put, small};
 use hither_engine::{
@@ -8,7 +9,8 @@ use hither_pmem::{FailAt, Failpoints};
 use std::path::Path;
 use std::time::Duration;
 
-/// A batch that finds no space leaves a dead tombstone. The next write of the key must not link to that in place of what it replaces: a walk ends there, and what is below comes back.
+/// A batch that finds no space leaves a dead tombstone. The next write of the key must link to the entry that it
+/// replaces, not to that tombstone: a walk ends there, and what is below would come back.
 #[test]
 fn an_abandoned_delete_is_no_parent() {
     let dir = tempfile::tempdir().unwrap();
@@ -26,7 +28,7 @@ fn an_abandoned_delete_is_no_parent() {
     let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
     let stay = store.create_keyspace("stay", Kind::Hash).unwrap();
     put(&store, &keyspace, b"deleted", b"it has come back");
-    // Its segment stays: whatever else is in there is live.
+    // The entry's segment stays: everything else in it is live.
     (0..1_000u64).for_each(|number| put(&store, &stay, &(1 << 40 | number).to_be_bytes(), &[7; 40]));
     let mut batch = Batch::default();
     batch.delete(&keyspace, b"deleted");
@@ -35,7 +37,7 @@ fn an_abandoned_delete_is_no_parent() {
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     store.write_wait(&keyspace, b"deleted", None).unwrap();
     let report = store.check().unwrap();
-    // The tombstone's segment goes, the one of the entry stays.
+    // The tombstone's segment goes, and the one of the entry stays.
     let mut number = 0u64;
     for round in 0..6 {
         for _ in 0..8_000 {
@@ -75,13 +77,14 @@ fn an_abandoned_put_forgets_no_recent_delete() {
     batch.put(&keyspace, b"large", &vec![1; 9 << 20], 0);
     store.commit(&batch, &WriteOptions::new()).unwrap_err();
     put(&store, &keyspace, b"deleted", b"third");
-    // What recovery would know the broken chain by, were the tombstone lost with the power: the link of the put.
+    // If the tombstone were lost with the power, recovery would recognise the broken chain by the link of the put.
     let report = store.check().unwrap();
     assert!(report.is_sound(), "{report:?}");
 }
 
-/// Whether a change of the catalogue of which a sync fails happened, nobody can say. What is acknowledged afterwards must not be lost by it; where nothing is, the
-/// pair must be where it was before the change or where it is after it (gone, if that `drops`). Whether something was acknowledged.
+/// Nobody can say whether a change of the catalogue happened if a sync of it failed. What is acknowledged afterwards
+/// must not be lost because of it. Where nothing is acknowledged, the pair must be where it was before the change or
+/// where it is after it (gone, if the change `drops` it). Returns whether something was acknowledged.
 fn after_a_failed_change(level: Durability, skip: u64, drops: bool, change: impl Fn(&Store)) -> bool {
     let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
     let options = |dir: &Path| Options {
@@ -113,7 +116,8 @@ fn after_a_failed_change(level: Durability, skip: u64, drops: bool, change: impl
     written[1]
 }
 
-/// After each of the first syncs, at both levels; some must be followed by an acknowledged write and some not.
+/// Lets each of the first syncs fail, at both levels. Some cases must be followed by an acknowledged write, and some
+/// must not.
 fn after_failed_changes(drops: bool, change: impl Fn(&Store)) {
     let levels = [Durability::Sync, Durability::Process].into_iter();
     let cases = levels.flat_map(|level| (0..4).map(move |skip| (level, skip)));
@@ -131,7 +135,8 @@ fn a_failed_swap_loses_nothing_acknowledged_later() {
     after_failed_changes(false, |store| drop(store.swap_keyspaces(&[("one", "two")])));
 }
 
-/// Regression: a write that opened a segment of which a sync failed was refused, and those behind it accepted for as long as there was room in the open ones.
+/// Regression: if a sync failed for a segment that a write opened, that write was refused, and those behind it were
+/// accepted as long as there was room in the open segments.
 #[test]
 fn writes_after_a_failed_sync_of_metadata_are_refused() {
     for level in [Durability::Sync, Durability::Process] {
@@ -161,7 +166,7 @@ fn writes_after_a_failed_sync_of_metadata_are_refused() {
     }
 }
 
-/// The same, met by who works in the background.
+/// The same, if a thread in the background meets the failed sync.
 #[test]
 fn writes_after_a_failed_seal_are_refused() {
     let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
@@ -170,7 +175,7 @@ fn writes_after_a_failed_seal_are_refused() {
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     (0..1_000u64).for_each(|key| put(&store, &keyspace, &key.to_be_bytes(), &[1; 200]));
     store.sync().unwrap();
-    // The sync of what is sealed succeeds, that of its descriptor does not.
+    // The sync of what is sealed succeeds; that of the segment's descriptor fails.
     points.arm("sync", FailAt { skip: 1, count: 1, errno: 5 });
     assert_eq!(store.reclaim().unwrap_err().kind(), ErrorKind::ReadOnly);
     let refused = store.write_wait(&keyspace, b"key", Some(b"value")).unwrap_err();
@@ -178,8 +183,9 @@ fn writes_after_a_failed_seal_are_refused() {
     assert_eq!(get(&store, &keyspace, &7u64.to_be_bytes()).as_deref(), Some(&[1; 200][..]), "reads go on");
 }
 
-/// Whoever removed a checkpoint, or put a newer one in its place, may have been killed before that was durable. One that is found is not believed before the directory is
-/// synced: a power loss could bring the older one back later, when what it names has been deleted.
+/// A process that removed a checkpoint, or put a newer one in its place, may have been killed before that was durable.
+/// A checkpoint that is found is not used before the directory is synced: a power loss could bring the older one back
+/// later, when what it names has been deleted.
 #[test]
 fn a_checkpoint_counts_only_in_a_directory_that_is_synced() {
     let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
@@ -205,7 +211,7 @@ fn a_checkpoint_counts_only_in_a_directory_that_is_synced() {
     }
 }
 
-/// Regression: why a checkpoint could not be taken was told without the file.
+/// Regression: the error that said why a checkpoint could not be taken did not name the file.
 #[test]
 fn a_checkpoint_that_cannot_be_written_names_its_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -217,7 +223,8 @@ fn a_checkpoint_that_cannot_be_written_names_its_file() {
     assert!(store.stats().checkpoints.failure.contains(draft.to_str().unwrap()));
 }
 
-/// Regression: it was an error of the checkpoint, after which writes go on, and not of the store, which takes none any more.
+/// Regression: the failure was reported as an error of the checkpoint, after which writes go on, not as one of the
+/// store, which accepts none any more.
 #[test]
 fn a_sync_that_fails_within_a_checkpoint_is_told_as_that() {
     let mut failed = 0;
@@ -227,7 +234,7 @@ fn a_sync_that_fails_within_a_checkpoint_is_told_as_that() {
         let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         let relaxed = WriteOptions::new().durability(Durability::Process);
-        // Several segments, full ones among them.
+        // Several segments, with full ones among them.
         for key in 0..1_000u64 {
             store.write(&keyspace, &key.to_be_bytes(), Some(&[1; 200]), Condition::None, &relaxed).map(drop).unwrap();
         }

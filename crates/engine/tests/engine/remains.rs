@@ -1,4 +1,5 @@
-//! What lies where a store is looked for or made, and is not it: pools of other places, a checkpoint without its pool, no files at all.
+//! Things that lie where a store is looked for or made, and are not that store: pools of other places, a checkpoint
+//! without its pool, no files at all.
 
 use crate::common::{get, put, small};
 use hither_engine::{Error, ErrorKind, Kind, MediumChoice, Options, Result, Store};
@@ -43,7 +44,7 @@ fn directories_in_another_order_make_no_new_store() {
     refused(Store::open(at(&[(Some(0), &b)])), &["b/node1.hither", "no directory was given"]);
     refused(Store::open(at(&[(Some(0), &new), (Some(1), &a)])), &["a/node0.hither is the pool of node 0", "/new was given"]);
     refused(Store::open(Options { create: false, ..at(&swapped) }), &["b/node1.hither"]);
-    // As before: its name is right, and the first one is missing.
+    // As before: the pool's name is right, and the first pool is missing.
     assert!(matches!(Store::open(at(&[(None, &b)])), Err(Error::MissingPool { node: 0, .. })));
     assert_eq!([files(&a), files(&b)], before);
     assert!(!new.exists());
@@ -51,7 +52,7 @@ fn directories_in_another_order_make_no_new_store() {
     assert_eq!(get(&store, &store.open_keyspace("k").unwrap(), b"key"), Some(b"value".to_vec()));
 }
 
-/// Both pools may lie in one directory, under whatever name it is given; and what an interrupted creation has left is used.
+/// Both pools may lie in one directory, under any of its names; and what an interrupted creation has left is used.
 #[test]
 fn a_creation_that_was_interrupted_is_made_good() {
     let root = tempfile::tempdir().unwrap();
@@ -65,7 +66,7 @@ fn a_creation_that_was_interrupted_is_made_good() {
     assert!(Store::open(at(&both)).unwrap().check().unwrap().is_sound());
 }
 
-/// Found by hand: a put made an empty store in its place.
+/// Found by hand: a put made an empty store in place of one whose pool was lost.
 #[test]
 fn a_store_whose_pool_was_lost_is_not_begun_anew() {
     let root = tempfile::tempdir().unwrap();
@@ -88,13 +89,14 @@ fn a_store_whose_pool_was_lost_is_not_begun_anew() {
     let store = Store::open(at(&places)).unwrap();
     assert_eq!(get(&store, &store.open_keyspace("k").unwrap(), b"key"), Some(b"value".to_vec()));
     drop(store);
-    // Whoever wants a new one gets it.
+    // A user who wants a new store gets it.
     std::fs::remove_file(&pool).unwrap();
     std::fs::remove_file(root.path().join("checkpoint.hither")).unwrap();
     assert!(Store::open(at(&places)).unwrap().open_keyspace("k").is_none());
 }
 
-/// Found by reading: where the other pool had no entries yet, an empty store was begun in place of one that had been in use.
+/// Found by reading: where the other pool had no entries yet, an empty store was begun in place of one that had been in
+/// use.
 #[test]
 fn a_pool_that_was_opened_shows_that_the_store_was_born() {
     let root = tempfile::tempdir().unwrap();
@@ -108,7 +110,8 @@ fn a_pool_that_was_opened_shows_that_the_store_was_born() {
     assert!(std::fs::read(a.join("node0.hither")).unwrap().is_empty() && std::fs::read(b.join("node1.hither")).unwrap() == other);
 }
 
-/// Found by hand: of a store with one blank pool, the message blamed the sound one or advised to create the store again, and the blank file was changed by then.
+/// Found by hand: of a store with one blank pool, the message blamed the sound one or advised to create the store
+/// again, and the blank file had been changed by then.
 #[test]
 fn a_blank_pool_is_named_and_the_others_stay() {
     let root = tempfile::tempdir().unwrap();
@@ -144,7 +147,7 @@ fn fifo(path: &Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Found by hand: whoever opened one waited for somebody to write.
+/// Found by hand: opening a pipe waited for somebody to write.
 #[test]
 fn a_pipe_in_place_of_a_file_is_not_waited_for() {
     let root = tempfile::tempdir().unwrap();
@@ -168,7 +171,7 @@ fn a_pipe_in_place_of_a_file_is_not_waited_for() {
     }
 }
 
-/// Found by hand: neither its name nor what to do was said.
+/// Found by hand: the error neither named the directory nor said what to do.
 #[test]
 fn a_directory_in_place_of_a_checkpoint_is_named() {
     let root = tempfile::tempdir().unwrap();
@@ -189,7 +192,8 @@ fn a_directory_in_place_of_a_checkpoint_is_named() {
     }
 }
 
-/// Found by hand: it was said to be a failed input or output, and not what had become of the compaction.
+/// Found by hand: the error was reported as a failed input or output, and did not say what had become of the
+/// compaction.
 #[test]
 fn a_compaction_on_a_full_disk_says_so_and_what_it_did() {
     let (root, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
@@ -209,7 +213,8 @@ fn a_compaction_on_a_full_disk_says_so_and_what_it_did() {
     assert!(used() < before / 2, "{before} segments became {}", used());
 }
 
-/// Regression: where the pool of node 1 could not be finished it stayed, and that of node 0 was removed, so that the store seemed to have lost it.
+/// Regression: where the pool of node 1 could not be finished, it stayed and that of node 0 was removed, so that the
+/// store seemed to have lost it.
 #[test]
 fn a_creation_that_fails_anywhere_can_begin_again() {
     for point in ["sync", "sync_directory", "fallocate", "mmap_short"] {
@@ -218,7 +223,8 @@ fn a_creation_that_fails_anywhere_can_begin_again() {
     }
 }
 
-/// Creates a store of two pools, in which a point fails once if it is reached so often; then creates it again. Whether it failed.
+/// Creates a store of two pools in which `point` fails once, after `skip` times, if it is reached that often; then
+/// creates it again. Returns whether it failed.
 fn creation_fails_and_begins_again(point: &'static str, skip: u64) -> bool {
     let root = tempfile::tempdir().unwrap();
     let points = Failpoints::new();
@@ -231,7 +237,8 @@ fn creation_fails_and_begins_again(point: &'static str, skip: u64) -> bool {
     failed
 }
 
-/// Regression: of what a failed creation took back nothing was durable, and after a power loss the pool of node 1 could be there without that of node 0.
+/// Regression: nothing was durable of what a failed creation took back. After a power loss the pool of node 1 could be
+/// there without that of node 0.
 #[test]
 fn the_first_pool_goes_when_the_others_are_gone_for_sure() {
     let count_syncs = |skip: u64| {
@@ -246,6 +253,6 @@ fn the_first_pool_goes_when_the_others_are_gone_for_sure() {
     };
     let (all, remains) = count_syncs(u64::MAX);
     assert_eq!(remains, [false, false]);
-    // The last two are of what was removed: node 1's first.
+    // The last two syncs follow the removals, that of node 1's pool first.
     assert_eq!(count_syncs(all - 2).1, [true, false]);
 }

@@ -45,7 +45,8 @@ fn has(store: &Store, key: &[u8]) -> bool {
     store.get_with(&store.open_keyspace("k").unwrap(), key, |_| ()).unwrap().is_some()
 }
 
-/// A copy of one pool, put beside a newer one: what was acknowledged since must not be missing without a word.
+/// An older copy of one pool is put beside a newer pool. What was acknowledged since must not be missing without a
+/// word.
 #[test]
 fn a_pool_older_than_the_others_is_refused_by_name() {
     for (node, crashes, checkpoint) in [(0, false, true), (1, false, true), (1, true, true), (0, true, false), (1, false, false)] {
@@ -71,7 +72,7 @@ fn a_pool_older_than_the_others_is_refused_by_name() {
         }
         std::fs::copy(&copy, pool(dir.path(), node)).unwrap();
         if !checkpoint {
-            // With it, or what came of it, the story would be another.
+            // With the checkpoint, or what came of it, this would be another case.
             let _ = std::fs::remove_file(dir.path().join("checkpoint.hither"));
         }
         let refused = Store::open(options.clone()).err().expect("it opens as if nothing were missing");
@@ -85,7 +86,8 @@ fn a_pool_older_than_the_others_is_refused_by_name() {
     }
 }
 
-/// Regression: the opening after one that was cut short between its two steps of counting went on with the number of that one, and a pool that was copied in between passed for one of it.
+/// Regression: one opening was cut short between its two steps of counting. The next opening went on with the count of
+/// that one, so a pool that was copied in between passed for one of the next opening.
 #[test]
 fn a_pool_copied_after_an_opening_that_was_cut_short_is_older_than_the_next() {
     for odd in [3, 41] {
@@ -110,8 +112,8 @@ fn a_pool_copied_after_an_opening_that_was_cut_short_is_older_than_the_next() {
     }
 }
 
-/// Regression: an opening that does not use a checkpoint because a pool is older made the pools look as new before it removed the checkpoint. If it was cut short in between, the next
-/// one used it.
+/// Regression: an opening that did not use a checkpoint because a pool was older made the pools look new before it
+/// removed the checkpoint. If it was cut short in between, the next opening used the checkpoint.
 #[test]
 fn a_checkpoint_that_does_not_count_never_counts_again() {
     let (dir, aside, points) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Failpoints::new());
@@ -125,7 +127,7 @@ fn a_checkpoint_that_does_not_count_never_counts_again() {
     (0..2).for_each(|node| put_on(&store, &options, node, &[node as u8]));
     assert!(store.checkpoint().unwrap());
     put_on(&store, &options, 0, b"last");
-    // What a crash leaves, but for one pool, which was put back as it was.
+    // What a crash leaves, except for one pool, which was put back as it had been.
     let left = crash(dir.path());
     std::fs::copy(&old, pool(left.path(), 1)).unwrap();
     drop(store);
@@ -162,7 +164,7 @@ fn a_whole_older_store_opens() {
     assert_eq!([has(&store, b"old"), has(&store, b"new")], [true, false]);
 }
 
-/// Page 0 of an earlier moment knows less segments than there are: their content would be gone without a word.
+/// Page 0 of an earlier moment knows of fewer segments than there are: their content would be gone without a word.
 #[test]
 fn an_older_page_0_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -194,14 +196,14 @@ fn clock_ms() -> u64 {
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// Has the store remember a time, as a run under a wrong clock does.
+/// Makes the store remember a time, as a run under a wrong clock does.
 fn remember(dir: &Path, ms: u64) {
     let pool = Pool::open(&pool(dir, 0), &OpenOptions { medium: MediumChoice::File, ..OpenOptions::new() }).unwrap();
     pool.set_clock_ms(ms).unwrap();
 }
 
-/// A clock that was ahead, and was set right: what has expired stays so, everything else stays, and the report says that the times differ. What is written with an expiry
-/// counted from the store's time is there.
+/// A clock that was ahead was set right. What has expired stays so, everything else stays, and the report says that the
+/// times differ. A key written with an expiry counted from the store's time is there.
 #[test]
 fn a_clock_that_is_set_back_revives_nothing_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -227,12 +229,12 @@ fn a_clock_that_is_set_back_revives_nothing_and_loses_nothing() {
         assert!((HOUR_MS..=2 * HOUR_MS).contains(&ahead), "{ahead}");
         store.sweep_expired();
         assert_eq!([&b"never"[..], b"soon", b"late"].map(|key| has(&store, key)), [true, false, true]);
-        // Counted from the store's time: by the machine's clock it would be over.
+        // Counted from the store's time: by the machine's clock the key would have expired.
         put(&store, b"new", Some(Expiry::After(Duration::from_secs(60))));
         assert!(has(&store, b"new"));
         assert!(store.check().unwrap().is_sound());
     }
-    // A clock that jumps ahead ends what it says has ended, and nothing else.
+    // A clock that jumps ahead ends what has expired by its time, and nothing else.
     remember(dir.path(), now + 4 * HOUR_MS);
     let store = Store::open(options).unwrap();
     assert_eq!([&b"never"[..], b"soon", b"late", b"new"].map(|key| has(&store, key)), [true, false, false, false]);
@@ -319,9 +321,11 @@ fn every_opening_may_choose_anew() {
     }
 }
 
-/// What a crash has torn in a segment that stays open counts in no total: a checkpoint of before it does not tell where writing may go on.
+/// Bytes that a crash has torn in a segment that stays open count in no total. So a checkpoint from before the crash
+/// does not show where writing may go on.
 ///
-/// Regression: after an orderly close that wrote nothing the older checkpoint was taken for whole, and writing went on over the torn bytes; the segment was damaged when it was sealed.
+/// Regression: after an orderly close that wrote nothing, the older checkpoint was taken for whole, and writing went on
+/// over the torn bytes. The segment was damaged when it was sealed.
 #[test]
 fn torn_bytes_are_found_again_after_a_close_that_wrote_nothing() {
     let dir = tempfile::tempdir().unwrap();

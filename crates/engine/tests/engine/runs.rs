@@ -4,8 +4,8 @@ use crate::common::{get, put, small};
 use hither_engine::{CheckpointMode, CollectorKind, Kind, MediumChoice, Options, Store};
 use std::path::Path;
 
-/// Freed, and not zeroed before the process died, since somebody still looked at the value: the next process has to know of all segments of a run that they were used, also
-/// of those that have no descriptor of their own.
+/// A run is freed, but not zeroed before the process dies, because somebody still looks at the value. The next process
+/// has to know that all segments of the run were used, also those that have no descriptor of their own.
 #[test]
 fn nothing_of_a_run_is_left_when_its_segments_are_used_again() {
     for collector in [CollectorKind::Chain, CollectorKind::Batched] {

@@ -1,4 +1,5 @@
-//! Openings with salvage of damaged stores, also such as write: what is readable stays, and the damage is not forgotten.
+//! Openings with salvage of damaged stores, also openings that write: what is readable stays, and the damage is not
+//! forgotten.
 
 use crate::common::{crash, damage, get, put, small};
 use hither_engine::{Batch, CheckpointMode, Durability, ErrorKind, Kind, MediumChoice, Options, Store};
@@ -22,8 +23,9 @@ fn assert_refused(options: &Options, when: &str) {
     assert_eq!(error.kind(), ErrorKind::Damaged, "{when}: {error}");
 }
 
-/// Regression: after an opening with salvage that wrote, the next one without it succeeded, and said nothing of what was missing. In a full segment the damage went when all else in it was
-/// overwritten, in a half-filled one when the store was closed.
+/// Regression: after an opening with salvage that wrote, the next one without it succeeded, and reported nothing of
+/// what was missing. In a full segment the damage went when everything else in it was overwritten; in a half-filled one
+/// it went when the store was closed.
 #[test]
 fn damage_that_was_salvaged_is_told_by_every_later_opening() {
     for (keys, checkpoints) in [(20u64, CheckpointMode::Off), (20, CheckpointMode::Auto), (2_000, CheckpointMode::Off)] {
@@ -43,13 +45,13 @@ fn damage_that_was_salvaged_is_told_by_every_later_opening() {
             let keyspace = store.open_keyspace("k").unwrap();
             let missing: Vec<_> = (0..keys).filter(|number| get(&store, &keyspace, &number.to_be_bytes()).is_none()).collect();
             assert_eq!(missing, [3], "{keys} keys, round {round}");
-            // All but the damaged one, so that nothing else keeps its segment.
+            // All keys but the damaged one, so that nothing else keeps its segment.
             (0..keys).filter(|number| *number != 3).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number)));
             store.reclaim().unwrap();
             let report = store.check().unwrap();
             assert!(!report.is_sound() && report.problems.iter().all(|problem| problem.contains("damaged")), "{:?}", report.problems);
             if round == 1 {
-                // After a crash a half-filled segment may hold torn entries; not this one.
+                // After a crash a half-filled segment may hold torn entries; this one may not.
                 assert_refused(&Options { paths: vec![(None, crash(dir.path()).path().to_owned())], ..options.clone() }, "after a crash");
             }
             store.close().unwrap();
@@ -59,7 +61,8 @@ fn damage_that_was_salvaged_is_told_by_every_later_opening() {
     }
 }
 
-/// Regression: where what is damaged counts in no total, the close after a salvage took a checkpoint that covered its segment, and the next opening looked at nothing of it.
+/// Regression: where the damaged bytes count in no total, the close after a salvage took a checkpoint that covered
+/// their segment, and the next opening looked at nothing of it.
 #[test]
 fn damage_between_entries_is_told_again() {
     const SEGMENT: usize = 64 << 10;
@@ -73,7 +76,7 @@ fn damage_between_entries_is_told_again() {
     drop((store, keyspace));
     std::fs::remove_file(dir.path().join("checkpoint.hither")).unwrap();
     let mut bytes = std::fs::read(&pool).unwrap();
-    // All 128 segments lie at the end of the file; a full one ends with what was too little for another entry.
+    // All 128 segments lie at the end of the file; a full one ends with a rest that was too small for another entry.
     let mut ends = (1..=128).map(|number| bytes.len() - (128 - number) * SEGMENT);
     let is_full =
         |end: &usize| bytes[end - 40..*end].iter().all(|byte| *byte == 0) && bytes[end - 4_000..*end].iter().any(|byte| *byte != 0);
@@ -103,7 +106,8 @@ fn two_keys(options: &Options) -> Store {
     store
 }
 
-/// Regression: where one member of a batch was damaged, an opening with salvage that writes took the batch for one that a crash had cut short, and marked the others dead.
+/// Regression: where one member of a batch was damaged, an opening with salvage that writes took the batch for one that
+/// a crash had cut short, and marked the other members dead.
 #[test]
 fn a_damaged_member_does_not_cost_its_batch() {
     let dir = tempfile::tempdir().unwrap();
@@ -120,7 +124,8 @@ fn a_damaged_member_does_not_cost_its_batch() {
     drop(read(Options { read_only: true, medium: MediumChoice::PrivateCopy, ..options.clone() }, "looked at only"));
     let store = read(options.clone(), "written to");
     put(&store, &store.open_keyspace("k").unwrap(), b"more", b"value");
-    // The next opening does not follow an orderly close, and must not take the batch for one that the crash has cut short.
+    // The next opening does not follow an orderly close, and must not take the batch for one that the crash has cut
+    // short.
     let crashed = crash(dir.path());
     read(Options { paths: vec![(None, crashed.path().to_owned())], ..options.clone() }, "after a crash").close().unwrap();
     store.close().unwrap();
@@ -128,7 +133,8 @@ fn a_damaged_member_does_not_cost_its_batch() {
     drop(read(options, "after a close"));
 }
 
-/// Regression: where one pool's settled version was damaged, a batch that a crash had cut short was salvaged as if it were whole, though the other pool's says that it is not known to be.
+/// Regression: where one pool's settled version was damaged, a batch that a crash had cut short was salvaged as if it
+/// were whole, although the other pool's settled version says that this is not known.
 #[test]
 fn one_settled_version_is_enough_to_leave_out_half_a_batch() {
     let root = tempfile::tempdir().unwrap();
@@ -146,7 +152,7 @@ fn one_settled_version_is_enough_to_leave_out_half_a_batch() {
     let [a, b] = crashed.each_ref().map(|dir| dir.path().to_path_buf());
     let holds_it = |pool: &PathBuf| std::fs::read(pool).unwrap().windows(26).any(|window| window == b"the new value of the first");
     let pools = [a.join("node0.hither"), b.join("node1.hither")];
-    // Not written yet when the power failed.
+    // This member was not written yet when the power failed.
     damage(pools.iter().find(|pool| holds_it(pool)).unwrap(), b"the new value of the first", |value| value.fill(0));
     for lost in [&[0][..], &[1], &[0, 1]] {
         let damaged = pools.each_ref().map(|pool| std::fs::read(pool).unwrap());
@@ -159,7 +165,7 @@ fn one_settled_version_is_enough_to_leave_out_half_a_batch() {
         let store = Store::open(private).unwrap();
         let keyspace = store.open_keyspace("k").unwrap();
         assert_eq!(get(&store, &keyspace, b"first"), Some(b"before".to_vec()), "{lost:?}");
-        // If none can be read nobody knows.
+        // If no settled version can be read, nobody knows.
         let other = if lost.len() == 2 { b"the new value of the other" } else { &b"before"[..] };
         assert_eq!(get(&store, &keyspace, b"other"), Some(other.to_vec()), "{lost:?}");
         drop((store, keyspace));

@@ -1,10 +1,12 @@
-//! Segments whose record is lost, in a store that is opened with salvage and written to: what they hold is not written over, and the damage is not forgotten.
+//! Segments whose descriptor is lost, in a store that is opened with salvage and written to: their content is not
+//! overwritten, and the damage is not forgotten.
 
 use crate::common::{get, put, small};
 use hither_engine::{Durability, ErrorKind, Kind, MediumChoice, Options, Store};
 use std::path::Path;
 
-/// Where the descriptors of a pool begin, their length, where their slots do, and where a slot says how long a run is (`docs/format.md`).
+/// Offsets in a pool (`docs/format.md`): of the descriptors, with their length; of a descriptor's slots; and of the
+/// length of a run in a slot.
 const TABLE: usize = 139_264;
 const DESCRIPTOR: usize = 128;
 const SLOTS: [usize; 2] = [8, 64];
@@ -20,7 +22,7 @@ fn salvaged(dir: &Path, medium: MediumChoice) -> Store {
     Store::open(Options { salvage: true, ..options(dir, medium) }).unwrap()
 }
 
-/// Where the current slot of a segment's descriptor lies.
+/// The offset of the current slot of a segment's descriptor.
 fn current_slot(pool: &[u8], segment: usize) -> usize {
     let at = TABLE + segment * DESCRIPTOR;
     at + SLOTS[usize::from(pool[at + 7] >> 7)]
@@ -40,8 +42,9 @@ fn segments(pool: &[u8], first: usize, count: usize) -> &[u8] {
     &pool[start..start + count * SEGMENT]
 }
 
-/// Regression: where one bit of the descriptor of a run's head was wrong, the segments inside the run passed for free ones. They were zeroed and filled, and when a copy with the bit set
-/// right was read, they were parts of the run again: the value in it was destroyed, and everything was missing that had been acknowledged.
+/// Regression: where one bit of the descriptor of a run's head was wrong, the segments inside the run passed for free
+/// ones. They were zeroed and filled. When a copy with the bit set right was read, they were parts of the run again:
+/// the value in it was destroyed, and everything was missing that had been acknowledged.
 #[test]
 fn what_may_be_inside_a_run_is_not_written_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -78,11 +81,11 @@ fn what_may_be_inside_a_run_is_not_written_over() {
     assert_eq!(refused.kind(), ErrorKind::Damaged);
 }
 
-/// Regression: a run that was made for the bound of its entry's size, a segment more than that takes, was set aside where its descriptor was damaged, though the one before it was that of
-/// the same life.
+/// Regression: a run that was made for the bound of its entry's size, which takes one segment more than the entry, was
+/// set aside where its descriptor was damaged, although the descriptor before it was of the same life.
 #[test]
 fn a_run_one_segment_longer_than_its_entry_is_salvaged() {
-    // Two segments for what fits into one, and for what takes both.
+    // Two segments for an entry that fits into one, and for one that takes both.
     for len in [SEGMENT - 60, SEGMENT - 40, SEGMENT - 20] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node0.hither");
@@ -104,7 +107,8 @@ fn a_run_one_segment_longer_than_its_entry_is_salvaged() {
     }
 }
 
-/// Regression: tombstones went though what they keep out lay in a segment that was set aside: deleted keys came back with it when a copy had its descriptor set right.
+/// Regression: tombstones were dropped although what they keep out lay in a segment that was set aside. The deleted
+/// keys came back when the descriptor of that segment was set right in a copy.
 #[test]
 fn deletes_of_what_is_set_aside_are_kept() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Shortcuts (`docs/adr/0020`): collectors that follow them keep everything, whatever has moved in the index since; who carries one, and what a restart makes of old ones.
+//! Shortcuts (`docs/adr/0020`): collectors that follow them lose nothing, whatever has moved in the index since. Also
+//! which entries carry one, and what a restart makes of old ones.
 
 use crate::common;
 use crate::common::Random;
@@ -21,7 +22,7 @@ fn options(dir: Option<&Path>, ordered_index: OrderedKind) -> Options {
 
 const INDEXES: [OrderedKind; 2] = [OrderedKind::BTree, OrderedKind::Learned];
 
-/// Words, and texts that share what comes before their number, so that there are layers.
+/// Words, and texts that share everything before their number, so that there are layers.
 fn key_of(number: u64) -> Vec<u8> {
     match number % 3 {
         0 => format!("text with a number {number:06}").into_bytes(),
@@ -40,7 +41,7 @@ fn assert_all(store: &Store, keyspace: &KeyspaceHandle, model: &Model, keys: u64
     assert!(report.is_sound(), "{:?}", report.problems);
 }
 
-/// One write: a put, a delete, or a batch of puts.
+/// Makes one write: a put, a delete, or a batch of puts.
 fn write(store: &Store, keyspace: &KeyspaceHandle, model: &mut Model, random: &mut Random, keys: u64) {
     let value = vec![random.below(256) as u8; [8, 56, 60, 64, 100, 300][random.below(6) as usize]];
     match random.below(10) {
@@ -66,7 +67,8 @@ fn write(store: &Store, keyspace: &KeyspaceHandle, model: &mut Model, random: &m
     }
 }
 
-/// The keys that are written grow and shrink in number, so that leaves split and merge between a write and the collector that meets its entry.
+/// The number of keys grows and shrinks, so that leaves split and merge between a write and the collector that meets
+/// its entry.
 #[test]
 fn collections_by_shortcuts_keep_everything() {
     for index in INDEXES {
@@ -93,7 +95,7 @@ fn collections_by_shortcuts_keep_everything() {
     }
 }
 
-/// Beside writers, readers and a collector of its own.
+/// The same beside writers, readers and the store's own collector.
 #[test]
 fn writers_beside_a_collector_that_follows_shortcuts() {
     for index in INDEXES {
@@ -144,7 +146,7 @@ fn writers_beside_a_collector_that_follows_shortcuts() {
     }
 }
 
-/// What an earlier opening wrote is passed over: the leaves have other numbers now.
+/// Shortcuts that an earlier opening wrote are ignored: the leaves have other numbers now.
 #[test]
 fn a_restart_forgets_shortcuts() {
     let dir = tempfile::tempdir().unwrap();
@@ -182,7 +184,7 @@ fn a_restart_forgets_shortcuts() {
     }
 }
 
-/// Bytes of a thousand entries with values of this length, each.
+/// Returns the bytes of each of a thousand entries with values of this length.
 fn entry_bytes(options: Options, kind: Kind, value_bytes: usize, members: u64) -> u64 {
     let store = Store::open(options).unwrap();
     let keyspace = store.create_keyspace("k", kind).unwrap();
@@ -237,7 +239,7 @@ fn who_carries_one() {
     }
 }
 
-/// Keys that are written all the time: once they are known as hot their entries take no more than they need.
+/// Once keys that are written all the time are known as hot, their entries take no more than they need.
 #[test]
 fn entries_of_hot_keys_carry_none() {
     let store = Store::open(options(None, OrderedKind::BTree)).unwrap();
@@ -253,7 +255,7 @@ fn entries_of_hot_keys_carry_none() {
     assert_eq!(live(), keys * 96);
 }
 
-/// A copy carries none: what was moved once is smaller by so much, and is looked up if it is moved again.
+/// A copy carries no shortcut: an entry that was moved is smaller by that, and is looked up if it is moved again.
 #[test]
 fn copies_carry_none() {
     let store = Store::open(options(None, OrderedKind::BTree)).unwrap();
@@ -261,7 +263,7 @@ fn copies_carry_none() {
     for number in 0..20_000u64 {
         store.write_wait(&keyspace, &number.to_be_bytes(), Some(&[1; 64])).unwrap();
     }
-    // Of every ten entries nine go, so every segment is worth it.
+    // Nine of every ten entries are deleted, so every segment is worth a pass.
     for number in (0..20_000u64).filter(|number| number % 10 != 0) {
         store.write_wait(&keyspace, &number.to_be_bytes(), None).unwrap();
     }

@@ -1,4 +1,5 @@
-//! What cannot fit, and what fits only once space was made for all of it, costs little, and keeps nobody else from writing.
+//! Writes that cannot fit, or that fit only once space was made for all of them, cost little and keep nobody else from
+//! writing.
 
 use crate::common::{get, put, small};
 use hither_engine::{Batch, CollectorKind, Condition, Error, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
@@ -13,7 +14,7 @@ fn in_memory() -> (Store, KeyspaceHandle) {
     (store, keyspace)
 }
 
-/// Puts of so many kilobytes, from a key on.
+/// A batch of puts of this many kilobytes, from key `first` on.
 fn batch_of(keyspace: &KeyspaceHandle, first: u64, kilobytes: u64) -> Batch {
     let mut batch = Batch::default();
     (first..first + kilobytes).for_each(|key| batch.put(keyspace, &key.to_be_bytes(), &[1; 1_000], 0));
@@ -24,7 +25,8 @@ fn appended(store: &Store) -> u64 {
     store.stats().pools.iter().map(|pool| pool.appended_bytes).sum()
 }
 
-/// Commits in vain, beside a thread that writes all the time; how often it did meanwhile.
+/// Commits in vain, beside a thread that writes all the time; returns the error, and how often that thread wrote
+/// meanwhile.
 fn refuse_beside_a_writer(store: &Store, keyspace: &KeyspaceHandle, batch: &Batch) -> (Error, u64) {
     let (stop, writes) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -43,7 +45,8 @@ fn refuse_beside_a_writer(store: &Store, keyspace: &KeyspaceHandle, batch: &Batc
     })
 }
 
-/// Regression: a batch larger than the store filled it and was given up again and again, for as long as writes have patience.
+/// Regression: a batch larger than the store filled it and was given up, again and again, for as long as writes have
+/// patience.
 #[test]
 fn a_batch_larger_than_the_store_is_refused_at_once() {
     let (store, keyspace) = in_memory();
@@ -51,17 +54,17 @@ fn a_batch_larger_than_the_store_is_refused_at_once() {
     let (error, writes) = refuse_beside_a_writer(&store, &keyspace, &batch_of(&keyspace, 0, 16 << 10));
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert!(matches!(error, Error::TooLarge { bytes, limit } if bytes > limit && limit < CAPACITY), "{error}");
-    // Regression: whoever tried again while it was one, as its description says, never came to an end.
+    // Regression: the error passed for a lack of space, so whoever tried again never came to an end.
     assert!(!error.kind().is_lack_of_space(), "{error}");
     assert!(appended(&store) < (1 << 20) + 100 * writes, "nothing of it was written");
-    // What is written only once fits.
+    // A batch that puts one key again and again writes it only once, so it fits.
     let mut batch = Batch::default();
     (0..16 << 10).for_each(|_| batch.put(&keyspace, b"same", &[2; 1_000], 0));
     store.commit_wait(&batch).unwrap();
     assert_eq!(get(&store, &keyspace, b"same"), Some(vec![2; 1_000]));
 }
 
-/// Regression: the same of a batch for which live data left no room: its own garbage passed for space that was made.
+/// Regression: the same for a batch for which live data left no room: its own garbage passed for space that was made.
 #[test]
 fn a_batch_larger_than_the_room_left_is_refused_soon() {
     let (store, keyspace) = in_memory();
@@ -74,14 +77,14 @@ fn a_batch_larger_than_the_room_left_is_refused_soon() {
     assert!(store.check().unwrap().is_sound());
 }
 
-/// Regression: a batch that took more than one segment was tried again for each that was emptied.
+/// Regression: a batch that took more than one segment was tried again for each segment that was emptied.
 #[test]
 fn a_batch_waits_until_there_is_room_for_all_of_it() {
     for collector in [CollectorKind::Batched, CollectorKind::Chain] {
         let options = Options { in_memory: true, space_patience: Duration::from_secs(60), collector, ..small() };
         let store = Store::open(options).unwrap();
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-        // Three of four of each segment are garbage.
+        // Three of every four entries in each segment are garbage.
         (0..6 << 10).for_each(|number: u64| {
             put(&store, &keyspace, &(if number.is_multiple_of(4) { number } else { 1 }).to_be_bytes(), &[3; 1_000])
         });
@@ -92,7 +95,7 @@ fn a_batch_waits_until_there_is_room_for_all_of_it() {
     }
 }
 
-/// Values of little more than half a segment, of which each takes one.
+/// A batch of values of little more than half a segment, each of which takes a segment.
 fn batch_of_halves(keyspace: &KeyspaceHandle, count: u64) -> Batch {
     let mut batch = Batch::default();
     (0..count).for_each(|key| batch.put(keyspace, &key.to_be_bytes(), &[5; 35_000], 0));
@@ -100,22 +103,22 @@ fn batch_of_halves(keyspace: &KeyspaceHandle, count: u64) -> Batch {
 }
 
 /// Regression: a batch whose values leave large gaps at the ends of segments was tried again, in vain, whenever there was
-/// room for its bytes, until its patience ended; and one whose values have no place in an empty store was, too.
+/// room for its bytes, until its patience ended. So was a batch whose values have no place even in an empty store.
 #[test]
 fn room_for_a_batch_has_room_for_its_gaps() {
     let (store, keyspace) = in_memory();
     (0..7 << 10).for_each(|number: u64| put(&store, &keyspace, &(number % 64).to_be_bytes(), &[3; 1_000]));
     let before = appended(&store);
     store.commit_wait(&batch_of_halves(&keyspace, 80)).unwrap();
-    // Once for the room there is and once for what it takes, of two thirds of the store.
+    // Tried once with the room that there is, and once with the room that it takes: two thirds of the store.
     assert!(appended(&store) - before < 2 * CAPACITY, "{} bytes", appended(&store) - before);
     assert!(store.check().unwrap().is_sound());
     let error = store.commit_wait(&batch_of_halves(&keyspace, 128)).unwrap_err();
     assert!(matches!(error, Error::TooLarge { bytes, limit } if bytes > limit && limit < CAPACITY), "{error}");
 }
 
-/// Regression: a value that no run of segments can hold had everything collected, and the checkpoint removed, before it was refused; and so had any write to a full store, although
-/// nothing waited for a checkpoint.
+/// Regression: a value that no run of segments can hold had everything collected, and the checkpoint removed, before it
+/// was refused. The same happened for any write to a full store, although nothing waited for a checkpoint.
 #[test]
 fn what_is_refused_leaves_the_checkpoint() {
     let dir = tempfile::tempdir().unwrap();

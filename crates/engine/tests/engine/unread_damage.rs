@@ -1,5 +1,6 @@
-//! Damage in what a clean restart does not read: whoever asks for it gets an error that names the place, whatever the operation; nobody gets wrong data, nobody
-//! panics, and everything else stays usable. (A learned index takes keys that are no words from the log when it is loaded, so there the store is refused at once.)
+//! Damage in what a clean restart does not read. Whoever asks for it gets an error that names the place, whatever the
+//! operation; nobody gets wrong data, nobody panics, and everything else stays usable. (A learned index takes keys that
+//! are no words from the log when it is loaded, so there the store is refused at once.)
 
 use crate::common;
 use hither_engine::{
@@ -42,7 +43,7 @@ fn options(dir: &Path, ordered_index: OrderedKind) -> Options {
     Options { paths: vec![(None, dir.to_owned())], ordered_index, ..common::small() }
 }
 
-/// A store that was closed orderly, and then damaged.
+/// A store that was closed in order, and then damaged.
 fn damaged(dir: &Path, kind: Kind, ordered: OrderedKind, long: bool, damage: Damage) -> Result<(Store, KeyspaceHandle)> {
     let store = Store::open(options(dir, ordered)).unwrap();
     let keyspace = store.create_keyspace("k", kind).unwrap();
@@ -74,7 +75,7 @@ fn damaged(dir: &Path, kind: Kind, ordered: OrderedKind, long: bool, damage: Dam
 fn each(mut f: impl FnMut(&Store, &KeyspaceHandle, bool, &str)) {
     for (kind, ordered) in [(Kind::Hash, OrderedKind::BTree), (Kind::Ordered, OrderedKind::BTree), (Kind::Ordered, OrderedKind::Learned)] {
         for long in [false, true] {
-            // Long keys a learned index takes from the log.
+            // A learned index takes long keys from the log.
             for damage in ALL.into_iter().filter(|_| !long || ordered == OrderedKind::BTree) {
                 let dir = tempfile::tempdir().unwrap();
                 let (store, keyspace) = damaged(dir.path(), kind, ordered, long, damage).unwrap();
@@ -84,7 +85,7 @@ fn each(mut f: impl FnMut(&Store, &KeyspaceHandle, bool, &str)) {
     }
 }
 
-/// Wrong data never, an error that says so.
+/// Asserts that the outcome is an error that reports damage: never wrong data.
 fn assert_damaged<T: std::fmt::Debug>(what: &str, outcome: Result<T>) {
     assert!(matches!(&outcome, Err(error) if error.kind() == ErrorKind::Damaged), "{what}: {outcome:?}");
 }
@@ -162,7 +163,8 @@ fn a_learned_index_is_not_built_from_damaged_keys() {
     }
 }
 
-/// Regression: a write beside a key that could not be read looked for its place without an end, with the whole process waiting for it.
+/// Regression: a write beside a key that could not be read looked for its place for ever, with the whole process
+/// waiting for it.
 #[test]
 fn writes_over_damage_end_and_harm_nothing_else() {
     each(|store, keyspace, long, what| {
@@ -198,7 +200,7 @@ fn change_file(path: &Path, change: impl FnOnce(&mut [u8])) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// A closed store with so many keys that they take several segments; the numbers of those.
+/// Makes and closes a store with so many keys that they take several segments; returns the numbers of those segments.
 fn several_segments(options: &Options) -> Vec<usize> {
     let store = Store::open(options.clone()).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
@@ -213,14 +215,14 @@ fn several_segments(options: &Options) -> Vec<usize> {
     segments
 }
 
-/// What lies in some segments: all of them lie at the end of the file.
+/// The content of some segments: all segments lie at the end of the file.
 fn content_of(path: &Path, segments: &[usize]) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(path).unwrap();
     let of = |segment: &usize| bytes[bytes.len() - (128 - segment) * (64 << 10)..][..64 << 10].to_vec();
     segments.iter().map(of).collect()
 }
 
-/// Blanks the descriptors of some segments and opens the store, writing to it with salvage.
+/// Blanks the descriptors of some segments, opens the store with salvage, and writes to it.
 fn assert_blank_is_damage(options: &Options, blank: &[usize]) {
     let path = options.paths[0].1.join("node0.hither");
     let content = content_of(&path, blank);
@@ -243,8 +245,10 @@ fn assert_blank_is_damage(options: &Options, blank: &[usize]) {
     }
 }
 
-/// Regression: a descriptor that had become zeros passed for that of a segment never used; its data were missing, a check found the store sound, and new entries would have
-/// been written over them. With salvage they were, on persistent memory between what was left of the old ones, and the next opening found nothing wrong, or took that for damage.
+/// Regression: a descriptor that had become zeros passed for that of a segment never used. The segment's data were
+/// missing, a check found the store sound, and new entries would have been written over the data. With salvage they
+/// were, on persistent memory between what was left of the old ones; the next opening found nothing wrong, or took that
+/// for damage.
 #[test]
 fn a_blank_descriptor_is_damage() {
     let (dir, in_memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
@@ -284,10 +288,12 @@ fn a_damaged_descriptor_costs_its_own_segment_only() {
     }
 }
 
-/// What a learned index's leaves hold are whole keys of eight bytes, and a checkpoint has those, whatever has become of the entries.
+/// The leaves of a learned index hold whole keys of eight bytes, and a checkpoint has those, whatever has become of the
+/// entries.
 ///
-/// Regression: a checkpoint took what it read in the log for keys. One that seemed to be larger hid those between from everybody who loaded that checkpoint into a tree. Afterwards none was taken
-/// beside damage, and a store that was closed so might not open again.
+/// Regression: a checkpoint took what it read in the log for keys. A key that seemed to be larger hid those in between
+/// from everybody who loaded that checkpoint into a tree. Afterwards no checkpoint was taken beside damage, and a store
+/// that was closed like that might not open again.
 #[test]
 fn a_checkpoint_of_a_learned_index_has_the_words_of_its_leaves() {
     for (later, damage) in [OrderedKind::BTree, OrderedKind::Learned].into_iter().flat_map(|later| ALL.map(|damage| (later, damage))) {
@@ -310,7 +316,8 @@ fn a_checkpoint_of_a_learned_index_has_the_words_of_its_leaves() {
     }
 }
 
-/// Regression: where the only long key of a keyspace had become zeros, it was copied as a key of eight bytes, which came behind greater ones, and nothing was verified.
+/// Regression: the only long key of a keyspace had become zeros. It was copied as a key of eight bytes, which came
+/// behind greater ones, and nothing was verified.
 #[test]
 fn a_checkpoint_is_not_taken_of_a_damaged_key_that_passes_for_a_word() {
     let dir = tempfile::tempdir().unwrap();
@@ -331,9 +338,11 @@ fn a_checkpoint_is_not_taken_of_a_damaged_key_that_passes_for_a_word() {
     assert!(refused.kind() == ErrorKind::Damaged && refused.to_string().contains("checksum does not match"), "{refused}");
 }
 
-/// A hash index that divides a segment with a damaged entry keeps the entry in both halves, for nobody can tell which one is its key's. It is gone from one of them when that key is overwritten.
+/// A hash index that splits a segment with a damaged entry keeps the entry in both halves, because nobody can tell
+/// which one is its key's. When that key is overwritten, the entry leaves one of them.
 ///
-/// Regression: the log's segment was given away once all in it was overwritten. The other half led to whatever was written there then.
+/// Regression: the log's segment was reused once everything in it was overwritten. The other half then led to whatever
+/// was written there.
 #[test]
 fn what_an_index_keeps_for_damaged_is_not_written_over() {
     for collector in [CollectorKind::Batched, CollectorKind::Chain] {
@@ -354,7 +363,7 @@ fn what_an_index_keeps_for_damaged_is_not_written_over() {
         });
         let store = open();
         assert_eq!(store.recovery().source, RestartSource::Clean);
-        // Divides each of the index's segments many times, then leaves nothing alive where the damage is.
+        // Splits each of the index's segments many times, then leaves nothing alive where the damage is.
         put_all(&store, "k", 2_000..20_000);
         put_all(&store, "k", 0..2_000);
         while store.reclaim().is_ok_and(|segments| segments > 0) {}
@@ -370,7 +379,8 @@ fn what_an_index_keeps_for_damaged_is_not_written_over() {
     }
 }
 
-/// Regression: a sweep took a damaged entry that nobody had verified for what superseded an older one, and marked that dead: a salvage, which falls back to it, no longer found it.
+/// Regression: a sweep took a damaged entry that nobody had verified for one that superseded an older entry, and marked
+/// the older one dead. A salvage, which falls back to it, no longer found it.
 #[test]
 fn what_is_damaged_supersedes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -386,7 +396,7 @@ fn what_is_damaged_supersedes_nothing() {
     put(&store, &keyspace, b"key", b"first");
     store.write_wait(&keyspace, b"key", None).unwrap();
     put(&store, &keyspace, b"key", b"the one before");
-    // What keeps the segments of both from being emptied.
+    // Live entries, which keep the segments of both from being emptied.
     (1_000..1_200u64).for_each(|number| assert!(!put(&store, &keyspace, &number.to_be_bytes(), &[7; 300])));
     put(&store, &keyspace, b"key", b"the newest value of the key");
     (1_200..1_500u64).for_each(|number| assert!(!put(&store, &keyspace, &number.to_be_bytes(), &[7; 300])));
@@ -399,7 +409,7 @@ fn what_is_damaged_supersedes_nothing() {
     let keyspace = store.open_keyspace("k").unwrap();
     for _ in 0..4 {
         fill(&store, &keyspace);
-        // It may come upon the damage.
+        // This call may come upon the damage.
         let _ = store.reclaim();
     }
     assert!(store.stats().collections.sweeps > 0);

@@ -1,4 +1,5 @@
-//! Pages that the device cannot give: openings refuse them by name, what reads in the background reports them and goes on, and a salvage keeps all else.
+//! Pages that the device cannot read: openings refuse them by name, readers in the background report them and go on,
+//! and a salvage keeps everything else.
 
 use crate::common::{crash, get, put, skipped, small};
 use hither_engine::{CheckpointMode, Durability, ErrorKind, Kind, MediumChoice, Options, OrderedKind, RestartSource, Store};
@@ -38,7 +39,7 @@ fn with_bad_page(options: &Options, place: usize) -> Options {
     Options { failpoints: Some(points), ..options.clone() }
 }
 
-/// Regression: an opening that met such a page ended with the process, and so did one with salvage.
+/// Regression: an opening that met such a page ended the process, and so did one with salvage.
 #[test]
 fn a_scan_refuses_a_page_that_cannot_be_read_and_a_salvage_keeps_the_rest() {
     let dir = tempfile::tempdir().unwrap();
@@ -55,19 +56,19 @@ fn a_scan_refuses_a_page_that_cannot_be_read_and_a_salvage_keeps_the_rest() {
         assert_eq!(store.recovery().salvaged.len(), 1, "{:?}", store.recovery().salvaged);
         let keyspace = store.open_keyspace("k").unwrap();
         let missing = (0..KEYS).filter(|number| get(&store, &keyspace, &number.to_be_bytes()).is_none()).count();
-        // A page holds a dozen, and parts of two more.
+        // A page holds a dozen entries, and parts of two more.
         assert!((8..=15).contains(&missing), "{missing}");
         assert!((0..KEYS).all(|number| get(&store, &keyspace, &number.to_be_bytes()).is_none_or(|found| found == value_of(number))));
         assert!(!store.check().unwrap().is_sound());
         store.close().unwrap();
     }
-    // The page is well again.
+    // The page can be read again.
     let store = Store::open(options).unwrap();
     assert_eq!(store.open_keyspace("k").unwrap().len() as u64, KEYS);
     assert!(store.check().unwrap().is_sound());
 }
 
-/// Which keys can be read right; the others are refused as damaged.
+/// Returns the number of keys that can be read correctly; the others must be refused as damaged.
 fn readable(store: &Store) -> u64 {
     let keyspace = store.open_keyspace("k").unwrap();
     let is_right = |number: &u64| match store.get_with(&keyspace, &number.to_be_bytes(), <[u8]>::to_vec) {
@@ -77,7 +78,8 @@ fn readable(store: &Store) -> u64 {
     (0..KEYS).filter(is_right).count() as u64
 }
 
-/// Regression: a page that nobody had asked for ended a server as soon as the verification in the background came to it, and each of its successors.
+/// Regression: a page that nobody had asked for ended a server as soon as the verification in the background came to
+/// it, and each server that was started after it.
 #[test]
 fn a_verification_reports_a_page_that_cannot_be_read_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,8 +95,10 @@ fn a_verification_reports_a_page_that_cannot_be_read_and_goes_on() {
     assert!(!store.check().unwrap().is_sound());
 }
 
-/// The same with pages that the system refuses indeed: behind the end of a file that was cut short. Regression: what was looked up to tell garbage lay in segments that nobody had looked
-/// at, and the process ended.
+/// The same with pages that the system really refuses: behind the end of a file that was cut short.
+///
+/// Regression: entries that were looked up to recognise garbage lay in segments that nobody had looked at, and the
+/// process ended.
 #[test]
 fn a_verification_goes_on_behind_the_end_of_a_file() {
     if !Pool::can_find_unreadable() {
@@ -106,7 +110,8 @@ fn a_verification_goes_on_behind_the_end_of_a_file() {
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     let put_again = |number: u64| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number));
     (0..KEYS).for_each(put_again);
-    // What was written first is written anew, and anew in its own place: segments that are being filled lie before the others.
+    // What was written first is overwritten, and then again, into the space that it left: so the segments that are
+    // being filled lie before the others.
     (0..KEYS / 4).for_each(put_again);
     store.reclaim().unwrap();
     (0..KEYS / 4).for_each(put_again);
@@ -122,7 +127,8 @@ fn a_verification_goes_on_behind_the_end_of_a_file() {
     assert!(count > KEYS / 3 && count < KEYS * 4 / 5, "{count} of {KEYS}");
 }
 
-/// Regression: whoever looked at such a page in a segment that had been verified had it show zeros, which readers took for the absence of its keys.
+/// Regression: a look at such a page, in a segment that had been verified, made it show zeros, which readers took for
+/// the absence of its keys.
 #[test]
 fn pages_that_were_readable_are_not_hidden_from_readers() {
     let dir = tempfile::tempdir().unwrap();
@@ -132,12 +138,12 @@ fn pages_that_were_readable_are_not_hidden_from_readers() {
     let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
     assert!(!store.has_unverified());
     let keyspace = store.open_keyspace("k").unwrap();
-    // Sweeps have something to do: tombstones in full segments.
+    // Sweeps have something to do: there are tombstones in full segments.
     for _ in 0..3 {
         (KEYS..2 * KEYS).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number)));
         (KEYS..2 * KEYS).for_each(|number| assert!(store.write_wait(&keyspace, &number.to_be_bytes(), None).unwrap()));
     }
-    // Since now.
+    // The page is unreadable from now on.
     let place = place_of(dir.path(), 1_000) as u64;
     points.make_unreadable(place, place + 1);
     store.reclaim().unwrap();
@@ -147,7 +153,8 @@ fn pages_that_were_readable_are_not_hidden_from_readers() {
     assert_eq!(readable(&store), KEYS);
 }
 
-/// Regression: what a page holds that could not be read may be there again at a later opening, and was not marked dead by the sweep that let the tombstones go: deleted keys came back.
+/// Regression: what lies on a page that could not be read may be there again at a later opening. The sweep that let the
+/// tombstones go had not marked it dead, so deleted keys came back.
 #[test]
 fn deleted_keys_stay_away_when_their_page_is_well_again() {
     for verify_first in [false, true] {
@@ -159,7 +166,7 @@ fn deleted_keys_stay_away_when_their_page_is_well_again() {
         let keyspace = store.open_keyspace("k").unwrap();
         let deleted = 980..1_020u64;
         deleted.clone().for_each(|number| assert!(store.write_wait(&keyspace, &number.to_be_bytes(), None).unwrap()));
-        // What lies with the tombstones is to be garbage.
+        // The entries beside the tombstones are to be garbage.
         (KEYS..KEYS + 400).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number)));
         store.close().unwrap();
         drop((store, keyspace));
@@ -172,7 +179,7 @@ fn deleted_keys_stay_away_when_their_page_is_well_again() {
         for _ in 0..3 {
             (KEYS..2 * KEYS).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number)));
             let compacted = store.compact(0.001, |_| ControlFlow::Continue(()));
-            // It may meet the bad page, or know it already.
+            // The compaction may meet the bad page, or know it already.
             assert!(compacted.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::Damaged), "{compacted:?}");
         }
         assert!(store.stats().collections.segments > 10);
@@ -187,8 +194,8 @@ fn deleted_keys_stay_away_when_their_page_is_well_again() {
     }
 }
 
-/// Regression: a checkpoint that was taken while a salvage had passed over something told the next opening that what lay there was superseded, and its entries were gone for good; deletes of
-/// what lay beside it were forgotten.
+/// Regression: a checkpoint was taken while a salvage had passed over something. It told the next opening that what lay
+/// there was superseded: its entries were gone for good, and deletes of what lay beside it were forgotten.
 #[test]
 fn a_salvage_that_writes_leaves_no_checkpoint() {
     // In a segment of moved entries, and in one of others.
@@ -210,7 +217,7 @@ fn a_salvage_that_writes_leaves_no_checkpoint() {
         let keyspace = store.open_keyspace("k").unwrap();
         let (missing, there): (Vec<u64>, Vec<_>) = (0..KEYS).partition(|number| get(&store, &keyspace, &number.to_be_bytes()).is_none());
         assert!((8..=15).contains(&missing.len()), "{missing:?}");
-        // Of the same segment.
+        // Keys of the same segment.
         let deleted: Vec<_> = there.into_iter().filter(|number| number.abs_diff(near) < 80).collect();
         deleted.iter().for_each(|number| assert!(store.write_wait(&keyspace, &number.to_be_bytes(), None).unwrap()));
         assert!(!store.stats().checkpoints.enabled && store.stats().checkpoints.failure.contains("salvage"));
@@ -228,7 +235,8 @@ fn a_salvage_that_writes_leaves_no_checkpoint() {
     }
 }
 
-/// Regression: versions went on behind what a salvage could read, and what it could not read had higher ones: when that was well again, it took the place of what had been acknowledged since.
+/// Regression: versions went on behind what a salvage could read, although what it could not read had higher ones. When
+/// that could be read again, it took the place of what had been acknowledged since.
 #[test]
 fn what_is_written_after_a_salvage_is_newer_than_what_it_could_not_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -254,7 +262,8 @@ fn what_is_written_after_a_salvage_is_newer_than_what_it_could_not_read() {
     assert_eq!(get(&store, &store.open_keyspace("k").unwrap(), b"key").as_deref(), Some(&b"since"[..]));
 }
 
-/// Regression: an opening that used a checkpoint came upon such a page where it looked single entries up, which ended the process, and every later opening.
+/// Regression: an opening that used a checkpoint came upon such a page where it looked up single entries. This ended
+/// the process, at every later opening, too.
 #[test]
 fn an_opening_with_a_checkpoint_refuses_what_it_looks_up() {
     // Where keys begin alike, a learned index reads them when it is loaded.
@@ -275,7 +284,7 @@ fn an_opening_with_a_checkpoint_refuses_what_it_looks_up() {
             store.close().unwrap();
             dir
         } else {
-            // What was written since is looked up.
+            // Entries written since the checkpoint are looked up.
             (990..1_010).for_each(|number| put(&store, &keyspace, &alike(number), b"new"));
             crash(dir.path())
         };

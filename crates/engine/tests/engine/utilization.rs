@@ -1,4 +1,5 @@
-//! A bound on live bytes (`utilization`): what would add to them is refused, all else goes on, and room that comes back is used.
+//! A bound on live bytes (`utilization`): writes that would add to them are refused, all others go on, and room that
+//! comes back is used.
 
 use hither_engine::{Batch, Condition, Durability, Error, ErrorKind, KeyspaceHandle, Kind, Options, Store, WriteOptions};
 use hither_topology::Topology;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 
 const CAPACITY: u64 = 8 << 20;
 const SEGMENT: u64 = 64 << 10;
-/// Open segments at a time: two shards' and one for hot keys.
+/// Segments that are open at a time: those of two shards, and one for hot keys.
 const OPEN: u64 = 3;
 
 fn options(percent: Option<u32>) -> Options {
@@ -40,7 +41,7 @@ fn live(store: &Store) -> u64 {
     store.stats().pools.iter().map(|pool| pool.usage.live_bytes).sum()
 }
 
-/// Puts new keys from `first` on until one is refused for the bound; returns that one.
+/// Puts new keys from `first` on until the bound refuses one; returns that one.
 fn fill(store: &Store, keyspace: &KeyspaceHandle, first: u64, bytes: usize) -> u64 {
     for key in first.. {
         match put(store, keyspace, key, bytes) {
@@ -58,7 +59,8 @@ fn assert_refused(outcome: Result<bool, Error>) {
     assert!(matches!(outcome, Err(Error::Utilization { .. })), "{outcome:?}");
 }
 
-/// What a program needs for itself may be written at the bound, by itself and in a batch; whatever comes after is refused as before.
+/// What a program needs for itself may be written at the bound, alone and in a batch. Whatever comes after is refused
+/// as before.
 #[test]
 fn what_is_exempt_is_written_at_the_bound() {
     let store = Store::open(options(Some(50))).unwrap();
@@ -202,7 +204,7 @@ fn bounds_that_leave_no_room_to_work_in_are_refused() {
     }
 }
 
-/// Without a bound a store takes what fits beside its reserve, as ever.
+/// Without a bound, a store takes what fits beside its reserve.
 #[test]
 fn without_a_bound_a_store_is_full_when_no_segment_is_left() {
     let store = Store::open(options(None)).unwrap();
@@ -212,7 +214,8 @@ fn without_a_bound_a_store_is_full_when_no_segment_is_left() {
     assert!(live(&store) > CAPACITY / 100 * 93);
 }
 
-/// Writers of new keys, overwrites and deletes at the same time, with collectors: acknowledged is there, and the bound holds.
+/// Writers of new keys, overwrites and deletes at the same time, with collectors: everything acknowledged is there, and
+/// the bound holds.
 #[test]
 fn the_bound_holds_under_concurrent_writes() {
     let store = Store::open(Options { background: true, gc_threads: 2, ..options(Some(80)) }).unwrap();
@@ -237,7 +240,7 @@ fn the_bound_holds_under_concurrent_writes() {
     assert!(store.check().unwrap().is_sound());
 }
 
-/// Puts until it is refused, then deletes some, overwrites some and goes on; returns the keys that are left.
+/// Puts until a put is refused, then deletes some keys, overwrites some and goes on; returns the keys that are left.
 fn churn(store: &Store, keyspace: &KeyspaceHandle, thread: u64) -> Vec<u64> {
     let (mut kept, mut refusals) = (Vec::new(), 0);
     for key in (thread << 32).. {

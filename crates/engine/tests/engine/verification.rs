@@ -1,4 +1,4 @@
-//! What is garbage is found again by a restart that does not scan: by the verification in the background.
+//! After a restart that does not scan, the verification in the background finds garbage again.
 
 use crate::common;
 use crate::common::{crash, scrambled};
@@ -20,7 +20,8 @@ fn read(store: &Store, keyspace: &KeyspaceHandle, key: u64) -> Option<u8> {
     store.get_with(keyspace, &key.to_be_bytes(), |value| value[0]).unwrap()
 }
 
-/// Keys of two kinds, of which some are overwritten, some deleted, and some written in batches; and a keyspace that was dropped.
+/// Makes keys in keyspaces of two kinds, of which some are overwritten, some deleted, and some written in batches; and
+/// a keyspace that is dropped.
 fn fill(store: &Store) {
     for kind in [Kind::Hash, Kind::Ordered] {
         let keyspace = store.create_keyspace(&format!("{kind:?}"), kind).unwrap();
@@ -56,7 +57,8 @@ fn known(store: &Store) -> Vec<u64> {
     known
 }
 
-/// What is known after a restart from `source` and a verification is what a scan finds. One thread restarts: two may lose bits of neighbours, and need not find them (G2).
+/// Asserts that a restart from `source` and a verification find the same garbage as a scan. One thread restarts: two
+/// may lose bits of neighbours, and need not find them (G2).
 fn assert_as_by_a_scan(dir: &Path, source: RestartSource) {
     let options = |dir: &Path| Options { threads: 1, ..options(dir) };
     let store = Store::open(options(dir)).unwrap();
@@ -105,10 +107,10 @@ fn what_a_snapshot_shows_is_not_garbage() {
     let dir = tempfile::tempdir().unwrap();
     fill(&Store::open(options(dir.path())).unwrap());
     for verify_first in [false, true] {
-        // What a snapshot shows counts as live: segments with little garbage are worth a pass here.
+        // What a snapshot shows counts as live, so segments with little garbage have to be worth a pass here.
         let store = Store::open(Options { gc_threshold: 0.05, ..options(dir.path()) }).unwrap();
         let keyspace = store.open_keyspace("Hash").unwrap();
-        // Garbage in every segment, so that each is worth a pass whatever the snapshot shows of it.
+        // Every segment has garbage, so each is worth a pass whatever the snapshot shows of it.
         (0..KEYS).filter(|key| key % 3 == 0).for_each(|key| put(&store, &keyspace, key, 8));
         let shown: Vec<_> = (0..KEYS).map(|key| read(&store, &keyspace, key)).collect();
         let snapshot = store.snapshot();
@@ -117,7 +119,7 @@ fn what_a_snapshot_shows_is_not_garbage() {
         }
         (0..KEYS).filter(|key| key % 5 > 0).for_each(|key| put(&store, &keyspace, key, 9));
         store.verify_unread();
-        // Four segments each.
+        // Each call collects four segments.
         let enough = (0..200).any(|_| {
             store.reclaim().unwrap();
             let done = store.stats().collections;
@@ -133,7 +135,8 @@ fn what_a_snapshot_shows_is_not_garbage() {
     }
 }
 
-/// Writers, collectors and snapshots at work while garbage is looked for: nothing that is live, or shown, ever passes for garbage.
+/// Writers, collectors and snapshots at work while garbage is looked for: nothing that is live, or that a snapshot
+/// shows, ever passes for garbage.
 #[test]
 fn nothing_live_is_taken_for_garbage_beside_writers_collectors_and_snapshots() {
     let dir = tempfile::tempdir().unwrap();
@@ -166,7 +169,7 @@ fn nothing_live_is_taken_for_garbage_beside_writers_collectors_and_snapshots() {
     }
 }
 
-/// Overwrites every second key, reading each before.
+/// Overwrites every second key, after reading it.
 fn overwrite(store: &Store, thread: u64, round: u8, stop: &AtomicBool, writes: &AtomicU64) {
     let keyspaces = ["Hash", "Ordered"].map(|name| store.open_keyspace(name).unwrap());
     let mut last: Vec<[Option<u8>; 2]> = (0..KEYS).map(|key| [0, 1].map(|at| read(store, &keyspaces[at], key))).collect();
@@ -182,7 +185,7 @@ fn overwrite(store: &Store, thread: u64, round: u8, stop: &AtomicBool, writes: &
     }
 }
 
-/// What a snapshot shows stays the same.
+/// Checks that what a snapshot shows stays the same.
 fn look_twice(store: &Store) {
     let keyspace = store.open_keyspace("Hash").unwrap();
     let snapshot = store.snapshot();

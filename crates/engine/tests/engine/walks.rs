@@ -1,4 +1,5 @@
-//! Walks over all keys of a keyspace, as searches for expired keys do: whole beside writers and past damage, and in pieces that hold up nothing.
+//! Walks over all keys of a keyspace, as searches for expired keys make them: complete beside writers and past damage,
+//! and in pieces that hold up nothing.
 
 use crate::common;
 use hither_engine::{Condition, KeyspaceHandle, Kind, Options, OrderedKind, RestartSource, Store, WriteOptions};
@@ -19,13 +20,13 @@ fn put_expiring(store: &Store, keyspace: &KeyspaceHandle, key: &[u8], value: &[u
     store.write(keyspace, key, Some(value), Condition::None, &expiring).unwrap().2.wait().unwrap();
 }
 
-/// Whether what is freed while `walk` runs can be used again before it ends, in five walks.
+/// Whether, in each of five walks, what is freed while `walk` runs can be used again before it ends.
 fn holds_up_nothing(walk: impl Fn() + Sync) -> bool {
     let (walks, enough) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !enough.load(Ordering::Relaxed) {
-                // Odd while one is under way.
+                // Odd while a walk is under way.
                 walks.fetch_add(1, Ordering::SeqCst);
                 walk();
                 walks.fetch_add(1, Ordering::SeqCst);
@@ -50,7 +51,8 @@ fn holds_up_nothing(walk: impl Fn() + Sync) -> bool {
     })
 }
 
-/// Regression: a search for expired keys, and a walk through a hash keyspace, held one epoch pin to their end. In a large keyspace no freed segment was used again for seconds.
+/// Regression: a search for expired keys, and a walk through a hash keyspace, held one epoch pin until they ended. In a
+/// large keyspace no freed segment was used again for seconds.
 #[test]
 fn walks_hold_up_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,7 +113,8 @@ fn what_stays_is_met_beside_writers() {
     });
 }
 
-/// Regression: what another thread had swept meanwhile was counted again. A writer without space took it for space.
+/// Regression: keys that another thread had swept meanwhile were counted again. A writer without space took that for
+/// space.
 #[test]
 fn what_is_swept_is_counted_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,7 +130,8 @@ fn what_is_swept_is_counted_once() {
     assert_eq!(keyspace.len(), 0);
 }
 
-/// Where a piece of the walk ends, and for more than a whole piece, nothing says which key comes next: what lies behind is found all the same.
+/// Where a piece of the walk ends, and for more than a whole piece, nothing shows which key comes next. The keys behind
+/// are found all the same.
 #[test]
 fn expired_keys_behind_damage_are_found() {
     const KEYS: u64 = 1_200;
@@ -146,7 +150,7 @@ fn expired_keys_behind_damage_are_found() {
             let store = Store::open(options).unwrap();
             assert_eq!(store.recovery().source, RestartSource::Clean, "nothing was read");
             let file = std::fs::File::options().read(true).write(true).open(dir.path().join("node0.hither")).unwrap();
-            // All of them are at the beginning.
+            // All entries are at the beginning of the file.
             let mut bytes = vec![0; 2 << 20];
             file.read_exact_at(&mut bytes, 0).unwrap();
             let begin = b"the value of key ";

@@ -1,4 +1,5 @@
-//! Regression: full stores that nothing made room in again, not even deletes and compactions; and what a snapshot shows while a collector moves it.
+//! Regressions: full stores in which nothing made room again, not even deletes and compactions. Also what a snapshot
+//! shows while a collector moves it.
 
 use crate::common::{Random, scrambled, small};
 use hither_engine::{Batch, CollectorKind, Durability, KeyspaceHandle, Kind, MediumChoice, Options, Store};
@@ -13,7 +14,8 @@ fn options(collector: CollectorKind, gc_threads: usize) -> Options {
     Options { in_memory: true, background: true, collector, gc_threads, space_patience: Duration::from_millis(20), ..small() }
 }
 
-/// Values of up to a third of a segment leave gaps wherever they are moved to. Passes that took the gaps of puts for gain ate the last segments.
+/// Values of up to a third of a segment leave gaps wherever they are moved to. Passes that took the gaps of puts for
+/// gain used up the last segments.
 #[test]
 fn whoever_is_refused_can_still_delete() {
     for (collector, gc_threads) in [(CollectorKind::Batched, 0), (CollectorKind::Batched, 1), (CollectorKind::Chain, 1)] {
@@ -31,10 +33,10 @@ fn whoever_is_refused_can_still_delete() {
         let mut key = 7;
         for _ in 0..100 {
             key = scrambled(key);
-            // Refused, mostly.
+            // Most of these are refused.
             let _ = put((key >> 33) % keys);
         }
-        // Some may have to be asked for twice, when others have made room.
+        // Some deletes may have to be repeated, when others have made room.
         for _ in 0..3 {
             (0..keys).for_each(|key| drop(store.write_wait(&keyspace, &key.to_be_bytes(), None)));
         }
@@ -45,14 +47,16 @@ fn whoever_is_refused_can_still_delete() {
     }
 }
 
-/// A store of a thousand small segments: what deletes may use in addition to what puts get holds less than a hundredth of a segment's entries for each of them.
+/// A store of a thousand small segments. For each segment, the space that deletes have beyond that of puts holds less
+/// than a hundredth of a segment's entries.
 fn many_segments(gc_threads: usize) -> Options {
     let sizes = Options { capacity: 16 << 20, max_capacity: 16 << 20, segment_bytes: 16 << 10, shards: 1, ..small() };
     Options { in_memory: true, background: true, gc_threads, ..sizes }
 }
 
-/// Regression: tombstones of keys that lie far apart filled what is kept for them before they were so many that a sweep was due, and before any segment had so much garbage that it was emptied. From
-/// then on nothing could be deleted, and nothing made room.
+/// Regression: tombstones of keys that lie far apart filled the space kept for deletes before there were enough for a
+/// sweep to be due, and before any segment had enough garbage to be emptied. From then on nothing could be deleted, and
+/// nothing made room.
 #[test]
 fn a_full_store_can_be_emptied_in_any_order() {
     for gc_threads in [0, 1] {
@@ -60,7 +64,7 @@ fn a_full_store_can_be_emptied_in_any_order() {
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 8]));
         let keys = (0..).find(|key| put(*key).is_err()).unwrap();
-        // One of each segment, and so on.
+        // One key of each segment, then the next of each, and so on.
         let in_turn = (0..400).flat_map(|first| (first..keys).step_by(400));
         for (number, key) in in_turn.take(20_000).enumerate() {
             let deleted = store.write_wait(&keyspace, &key.to_be_bytes(), None);
@@ -72,7 +76,8 @@ fn a_full_store_can_be_emptied_in_any_order() {
     }
 }
 
-/// Fills a store, then deletes a key at random before each put of a new one, some of which are refused; the keys that are there.
+/// Fills a store, then deletes a key at random before each put of a new one, some of which are refused; returns the
+/// keys that are there.
 fn evict(store: &Store, keyspace: &KeyspaceHandle, value_bytes: usize, rounds: u64, what: &str) -> Vec<u64> {
     let put = |key: u64| store.write_wait(keyspace, &key.to_be_bytes(), Some(&vec![1; value_bytes]));
     let keys = (0..).find(|key| put(*key).is_err()).unwrap();
@@ -89,7 +94,8 @@ fn evict(store: &Store, keyspace: &KeyspaceHandle, value_bytes: usize, rounds: u
     there
 }
 
-/// Regression: where each put came after a delete, puts filled the segments that deletes had opened of what is kept for them, and at last neither had any.
+/// Regression: where each put came after a delete, puts filled the segments that deletes had opened from the space kept
+/// for them, until neither had any.
 #[test]
 fn puts_leave_to_deletes_what_is_theirs() {
     for gc_threads in [0, 1] {
@@ -102,7 +108,8 @@ fn puts_leave_to_deletes_what_is_theirs() {
     }
 }
 
-/// Regression: where entries of several keyspaces are moved, their copies may be longer, and what deletes left of a small pool was too little for those of one victim.
+/// Regression: where entries of several keyspaces are moved, their copies may be longer. What deletes left of a small
+/// pool was too little for the copies of one victim.
 #[test]
 fn a_small_store_of_several_keyspaces_goes_on_to_evict() {
     for (capacity, value_bytes) in [(1 << 20, 8), (2 << 20, 8), (4 << 20, 100)] {
@@ -115,7 +122,8 @@ fn a_small_store_of_several_keyspaces_goes_on_to_evict() {
     }
 }
 
-/// Regression: what deletes have open of the last segments took no puts, not even those without which a field of a collection cannot be deleted.
+/// Regression: the segments that deletes had opened from the last space took no puts, not even those without which a
+/// field of a collection cannot be deleted.
 #[test]
 fn batches_that_delete_more_than_they_put_go_on_in_a_full_store() {
     let store = Store::open(many_segments(0)).unwrap();
@@ -133,7 +141,7 @@ fn batches_that_delete_more_than_they_put_go_on_in_a_full_store() {
     assert!(store.check().unwrap().is_sound());
 }
 
-/// Regression: batches of puts took what a delete had opened, until there was nothing left for another.
+/// Regression: batches of puts took what a delete had opened, until there was nothing left for another delete.
 #[test]
 fn batches_of_puts_leave_to_deletes_what_is_theirs() {
     let store = Store::open(many_segments(0)).unwrap();
@@ -151,7 +159,7 @@ fn batches_of_puts_leave_to_deletes_what_is_theirs() {
     assert!(store.check().unwrap().is_sound());
 }
 
-/// Regression: in a small pool puts took all of what a delete had opened, and there was nothing left for another.
+/// Regression: in a small pool puts took all of what a delete had opened, and nothing was left for another delete.
 #[test]
 fn puts_leave_to_deletes_what_is_theirs_in_small_pools_too() {
     for (capacity, value_bytes) in [(512 << 10, 50), (1 << 20, 8), (3 << 20, 300)] {
@@ -171,15 +179,16 @@ fn puts_leave_to_deletes_what_is_theirs_in_small_pools_too() {
     }
 }
 
-/// Regression: a collector's chunk was half a segment, and what did not fit into the rest of one left a gap in the middle. So the entries of one segment could take two, and a full
-/// store had nothing left for deletes.
+/// Regression: a collector's chunk was half a segment, and an entry that did not fit into the rest of one left a gap in
+/// the middle. So the entries of one segment could take two, and a full store had nothing left for deletes.
 #[test]
 fn copies_leave_gaps_at_the_ends_of_segments_only() {
     for collector in [CollectorKind::Batched, CollectorKind::Chain] {
         let store = Store::open(Options { background: false, ..options(collector, 0) }).unwrap();
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         let put = |key: u64, len| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&vec![1; len])).unwrap();
-        // Five large ones go into a segment of 64 KiB, but only two into its half; what lies beside them goes.
+        // A segment of 64 KiB has room for five large entries, but its half only for two. The entries beside them are
+        // deleted.
         for key in 0..100 {
             put(key, 12_000);
             put(1000 + key, 8_000);
@@ -194,7 +203,8 @@ fn copies_leave_gaps_at_the_ends_of_segments_only() {
     }
 }
 
-/// Tombstones that may go are not moved, so they need no room. With several keyspaces they were thought to need half as much again, and with one segment left no pass began.
+/// Tombstones that may go are not moved, so they need no room. With several keyspaces they were thought to need half as
+/// much again, and when one segment was left, no pass began.
 #[test]
 fn keys_that_come_and_go_need_no_room() {
     let options = Options { space_patience: Duration::from_secs(60), ..options(CollectorKind::Batched, 1) };
@@ -235,7 +245,7 @@ impl Tracer for Watch {
     fn sync(&self, _: SyncPhase) {}
 }
 
-/// Copies are gathered, and then written together: no snapshot may look for one before.
+/// Copies are gathered and then written together: no snapshot may look for a copy before that.
 #[test]
 fn a_snapshot_follows_what_is_moved_when_it_is_there() {
     const KEYS: u64 = 4_000;
@@ -257,7 +267,7 @@ fn a_snapshot_follows_what_is_moved_when_it_is_there() {
         let store = Store::open(Options { durability: Durability::Process, ..options }).unwrap();
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         let put = |key: u64, byte: u8| assert!(store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[byte; 100])).is_ok());
-        // A third of each segment is garbage, a third is shown by the snapshot only, a third is live.
+        // Of each segment, a third is garbage, a third is shown by the snapshot only, and a third is live.
         (0..KEYS).for_each(|key| put(key, 1));
         (0..KEYS).filter(|key| key % 3 == 0).for_each(|key| put(key, 1));
         let (snapshot, looks, wrong) = (Arc::new(store.snapshot()), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
