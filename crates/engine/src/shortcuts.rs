@@ -35,8 +35,8 @@ impl Shortcuts {
         Ok(Shortcuts { from_bytes: from_bytes.map_or(usize::MAX, |bytes| bytes.max(LEAST_BYTES)), opening: (random as u16).max(1) })
     }
 
-    /// Returns the shortcut of an entry with so many bytes of key and value whose place in the index is `token`; 0 for
-    /// none.
+    /// Returns the shortcut of an entry with this many bytes of key and value whose place in the index is `token`; 0
+    /// for none.
     #[inline(always)]
     pub fn to<I: Index>(&self, index: &I, token: I::Token, bytes: usize) -> u64 {
         if !self.may_have(bytes) {
@@ -45,7 +45,7 @@ impl Shortcuts {
         index.hint(token).map_or(0, |hint| shortcut::word(hint, self.opening))
     }
 
-    /// Whether an entry with so many bytes of key and value is large enough for one.
+    /// Whether an entry with this many bytes of key and value is large enough for one.
     #[inline(always)]
     pub fn may_have(&self, bytes: usize) -> bool {
         bytes >= self.from_bytes

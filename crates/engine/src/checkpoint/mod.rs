@@ -402,7 +402,7 @@ impl Checkpoints {
     /// At a clean close, when everything is durable, nobody writes and the descriptors say what open segments hold:
     /// takes a checkpoint that covers everything, unless the last one covers everything, or all but little ([`WORTH`]).
     ///
-    /// If there is none, for whatever reason, the last one stays. The next restart tells by generations and totals what
+    /// If none is taken, for whatever reason, the last one stays. The next restart tells by generations and totals what
     /// that one does not cover, and scans it.
     pub fn take_final(&self, core: &Core) {
         if self.store.is_some() && !self.holds_most(core) {

@@ -2,6 +2,9 @@
 //! still names.
 //!
 //! Entries are moved in groups: one set of latches, one stretch of copies, one fence.
+//!
+//! Thread safety: an entry is moved under its key's latch, so a link names exactly the entry that was current. Crash:
+//! recovery completes the burials of an interrupted pass (`mending`).
 
 use super::sweep::Scope;
 use super::{Collector, Emptied};
