@@ -118,9 +118,8 @@ impl Log {
 
     /// Keeps tombstones newer than `version`; `u64::MAX` keeps none.
     pub fn keep_tombstones_after(&self, version: u64) {
-        // Under the lock: segments that a reclaimer judged by the old rule are retiring by then. A pass under way may
-        // still go by the old rule. It ends before `capture`, so what it drops is below the version S that the checkpoint
-        // draws then.
+        // A pass under way does not take this lock, and may still go by the old rule. It ends before `capture`, so what it
+        // drops is below the version S that the checkpoint draws then.
         let _one_at_a_time = self.reclaim.lock();
         self.tombstone_floor.store(version, Relaxed);
     }
