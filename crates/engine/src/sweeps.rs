@@ -28,11 +28,12 @@ impl Core {
     /// Deletes expired keys: an expired entry retires like a tombstone. Returns how many; if it is [`SWEEP`] or more,
     /// some may be left.
     pub fn sweep_expired(&self) -> usize {
-        self.sweep_those_there(None).deleted
+        self.sweep_those_there(None, None).deleted
     }
 
-    /// Sweeps the keyspaces that may have expired keys, until `end` at most.
-    pub(crate) fn sweep_those_there(&self, end: Option<Instant>) -> Swept {
+    /// Sweeps the keyspaces that may have expired keys. Searches until `end` at most, and waits for other threads until
+    /// `waits_until` at most.
+    pub(crate) fn sweep_those_there(&self, end: Option<Instant>, waits_until: Option<Instant>) -> Swept {
         let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.are_there()).cloned().collect();
         let mut swept = Swept::default();
         if keyspaces.is_empty() || self.committer.ensure_writable().is_err() || self.persist_clock().is_err() {
@@ -47,7 +48,7 @@ impl Core {
                     return swept;
                 }
                 // May wait for long: a check holds the lock.
-                let Some(_no_check) = lock_until(&self.sweeping, end) else { return swept };
+                let Some(_no_check) = lock_until(&self.sweeping, waits_until) else { return swept };
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
                 let started = Instant::now();
                 let written = self.delete_swept(&keyspace, &change);
@@ -80,9 +81,10 @@ impl Core {
         }
         // Where no background thread searches everything, this search must do so, whatever the time: each begins at the
         // same place.
+        let waits_until = end;
         let end = end.filter(|_| self.expiring.any());
         let asked = Instant::now();
-        let Some(mut last) = lock_until(&self.space_sweep, end) else { return false };
+        let Some(mut last) = lock_until(&self.space_sweep, waits_until) else { return false };
         if let Some(last) = &*last {
             if last.ended > asked {
                 return last.made;
@@ -92,7 +94,7 @@ impl Core {
             }
         }
         let started = Instant::now();
-        let swept = self.sweep_those_there(end);
+        let swept = self.sweep_those_there(end, waits_until);
         // Keys that others have deleted first count, too: there is room all the same, and perhaps more expired keys
         // than these searches were after.
         let made = swept.deleted + swept.late > 0;
@@ -217,14 +219,14 @@ mod tests {
         let expired = WriteOptions::new().expires_at_ms(1);
         drop(store.write(&keyspace, b"key", Some(b"value"), Condition::None, &expired).unwrap());
         let check = store.core.sweeping.lock();
-        let deleted = std::thread::scope(|scope| {
-            let sweep = scope.spawn(|| store.core.sweep_those_there(Some(Instant::now() + Duration::from_millis(50))).deleted);
+        let made = std::thread::scope(|scope| {
+            let sweep = scope.spawn(|| store.core.sweep_for_space(Some(Instant::now() + Duration::from_millis(50))));
             let is_over = comes(|| sweep.is_finished());
             drop(check);
             assert!(is_over, "it has waited for the check");
             sweep.join().unwrap()
         });
-        assert_eq!(deleted, 0);
+        assert!(!made);
         assert_eq!(store.core.sweep_expired(), 1);
     }
 

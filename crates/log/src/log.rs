@@ -130,7 +130,7 @@ pub struct Room {
     pub growth: u64,
     /// The most segments that may exist.
     pub limit: u64,
-    /// Free segments that puts do not get.
+    /// Free segments that puts do not get, or only the one that has claimed them.
     pub reserve: u64,
 }
 
@@ -282,7 +282,7 @@ impl Log {
             existing,
             growth: pool.can_grow_by(),
             limit,
-            reserve: pool.reserve(Filler::Put),
+            reserve: pool.reserve(Filler::Put) + pool.claimed.load(Ordering::Relaxed),
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct NodePool {
     pub alloc: Mutex<Allocator>,
     /// Number of the shards' active segments that are reserved for deletes.
     pub open_for_deletes: AtomicU64,
+    /// Segments that a write waiting for room has claimed ([`Claim`](crate::Claim)); 0: none.
+    pub claimed: AtomicU64,
     /// Held while the pool grows.
     pub growing: Mutex<()>,
     /// Held while a free segment is zeroed ahead of writers, where that is done (`ready`).
@@ -132,6 +134,7 @@ impl NodePool {
             pinned: AtomicU64::new(0),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
             open_for_deletes: AtomicU64::new(0),
+            claimed: AtomicU64::new(0),
             growing: Mutex::default(),
             zeroing: Mutex::default(),
             segments_reused: AtomicU64::new(0),

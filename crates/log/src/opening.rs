@@ -155,7 +155,7 @@ impl NodePool {
     /// Finds `run_len` adjacent free segments, growing the pool within its limit. The reserve consists of segments that
     /// exist: if the disk turns out to be full, there are no others.
     fn allocate(&self, log: &Log, run_len: u32, kind: Filler) -> Result<u32> {
-        let reserve = self.reserve_now(kind);
+        let reserve = self.withheld(kind);
         loop {
             let (missing, count, free) = {
                 let mut alloc = self.alloc.lock();
@@ -238,7 +238,7 @@ impl Log {
     /// Bytes of the segments of a node that puts may get now.
     pub fn bytes_for_puts(&self, node: usize) -> u64 {
         let pool = &self.pools[node];
-        pool.within_reach().saturating_sub(pool.reserve_now(Filler::Put)) * pool.segment_bytes()
+        pool.within_reach().saturating_sub(pool.withheld(Filler::Put)) * pool.segment_bytes()
     }
 
     fn most_bytes(&self, kind: Filler) -> u64 {

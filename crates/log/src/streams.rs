@@ -29,6 +29,11 @@ pub fn share_segments<T>(append: impl FnOnce() -> T) -> T {
     hither_sync::with_value(&SHARES, true, append)
 }
 
+/// Whether this thread is in [`share_segments`].
+pub(crate) fn shares() -> bool {
+    SHARES.get()
+}
+
 /// A shard's active segment.
 pub(crate) struct Active {
     pub segment: Option<u32>,
@@ -108,7 +113,7 @@ impl NodePool {
     /// Never from the segment for moved entries: checkpoints recognise moved entries by it.
     #[cold]
     pub fn share_chunk(&self, shard: usize, parts: &Parts<'_>) -> Option<Chunk> {
-        let shards = if SHARES.get() { &self.active[..self.active.len() - 1] } else { &[] };
+        let shards = if shares() { &self.active[..self.active.len() - 1] } else { &[] };
         let (before, behind) = shards.split_at(shard.min(shards.len()));
         behind.iter().chain(before).find_map(|active| {
             let mut active = active.lock();

@@ -9,7 +9,7 @@ use super::sweep::Due;
 use super::{LAST_GAIN, Need, Stopwatch, Turn, is_over};
 use crate::error::{ErrorKind, Result};
 use crate::store::Core;
-use hither_log::{TakeBack, Tombstones, Wait};
+use hither_log::{Claim, TakeBack, Tombstones, Wait};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,24 @@ use std::time::{Duration, Instant};
 const PATIENCE_MS: usize = 1000;
 
 /// Where a write that found no space looks for it.
-pub(crate) struct Search {
+pub(crate) struct Search<'a> {
     /// The node to be tried next.
     pub node: usize,
     /// Number of consecutive nodes on which nothing was to be gained.
     pub vain: usize,
     /// When the write gives up; absent: never.
     pub end: Option<Instant>,
+    /// The room that it has claimed on that node.
+    pub claim: Option<Claim<'a>>,
+    /// When its claim ends, or ended; absent: it has made none.
+    pub claim_end: Option<Instant>,
+}
+
+impl Search<'_> {
+    /// A search that begins on `node`.
+    pub const fn new(node: usize, end: Option<Instant>) -> Self {
+        Search { node, vain: 0, end, claim: None, claim_end: None }
+    }
 }
 
 impl Core {
@@ -110,7 +121,7 @@ impl Core {
 
     /// For a write that found no space on `search.node`: makes some, waits for a thread that does, or goes on to
     /// another node. Returns false if there is nothing to be gained on any node.
-    pub fn make_space(&self, search: &mut Search) -> Result<bool> {
+    pub fn make_space(&self, search: &mut Search<'_>) -> Result<bool> {
         let done = &self.collections;
         done.stalls.fetch_add(1, Ordering::Relaxed);
         let _stalled = Stopwatch::start(&done.stall_nanos);
@@ -122,6 +133,7 @@ impl Core {
         }
         if !is_last {
             search.vain += 1;
+            search.claim = None;
             self.log.spill_from(search.node);
             search.node = (search.node + 1) % self.log.nodes();
         }
@@ -210,7 +222,7 @@ mod tests {
     use std::time::Duration;
 
     /// For a write that would wait for ever.
-    const ASKED: Search = Search { node: 0, vain: 0, end: None };
+    const ASKED: Search<'static> = Search::new(0, None);
 
     /// Options under which a write waits only briefly.
     fn small() -> Options {

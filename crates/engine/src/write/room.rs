@@ -12,7 +12,10 @@ use hither_log::{pace, share_segments};
 use hither_sync::epoch;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// A batch that waits for room holds it back from others for so long at most.
+const MOST_CLAIM_TIME: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Makes `attempt`. If the store is full, frees what can be freed and tries again.
@@ -81,7 +84,7 @@ impl Core {
         // Needs a limit, because others can take the space that is made, again and again. Near the limit of the store a
         // collector needs most of what it frees, so many rounds may pass before something is left.
         let end = Instant::now().checked_add(self.space_patience);
-        let mut search = Search { node: self.log.local_node(), vain: 0, end };
+        let mut search = Search::new(self.log.local_node(), end);
         loop {
             let made = if bound { self.make_room_to_live(end)? } else { self.make_space_for(wanted, &mut search)? };
             let goes_on = made && !is_over(end);
@@ -97,6 +100,9 @@ impl Core {
                 Err(error) if error.kind().is_lack_of_space() && goes_on => {
                     bound = is_bound(&error);
                     wanted = self.wanted_now(WANTED.take(), had, search.node);
+                    if let Some(claim) = &search.claim {
+                        claim.change_to(&self.log, search.node, wanted);
+                    }
                 }
                 outcome => return outcome,
             }
@@ -115,6 +121,18 @@ impl Core {
         least.max((had + had / 4 + segment).min(least + least / 3 + 2 * segment))
     }
 
+    /// Claims the room that a batch waits for, as soon as no other has a claim there, and gives the claim up in time:
+    /// other puts wait because of it, and must not do so for longer than they have patience.
+    fn see_to_claim<'a>(&'a self, wanted: u64, search: &mut Search<'a>) {
+        let now = Instant::now();
+        if search.claim_end.is_some_and(|end| now >= end) {
+            search.claim = None;
+        } else if wanted > 0 && search.claim_end.is_none() {
+            search.claim = self.log.claim(search.node, wanted);
+            search.claim_end = search.claim.as_ref().map(|_| now + MOST_CLAIM_TIME.min(self.space_patience / 4 * 3));
+        }
+    }
+
     fn make_room_to_live(&self, end: Option<Instant>) -> Result<bool> {
         if self.room_to_live().is_err() && !self.sweep_for_space(end) {
             // The sweep may have found nothing because another one has just deleted everything that had expired.
@@ -125,8 +143,9 @@ impl Core {
 
     /// Makes `wanted` bytes of segments available, for a whole batch, before it is tried again: what a failed attempt has
     /// appended is garbage. Returns false if there is no such space to be had.
-    fn make_space_for(&self, wanted: u64, search: &mut Search) -> Result<bool> {
+    fn make_space_for<'a>(&'a self, wanted: u64, search: &mut Search<'a>) -> Result<bool> {
         loop {
+            self.see_to_claim(wanted, search);
             if !self.make_space(search)? {
                 if !self.sweep_for_space(search.end) {
                     return Ok(false);

@@ -117,6 +117,37 @@ fn room_for_a_batch_has_room_for_its_gaps() {
     assert!(matches!(error, Error::TooLarge { bytes, limit } if bytes > limit && limit < CAPACITY), "{error}");
 }
 
+/// Regression: others took the space that was made for a large batch, segment by segment, as it was made. The batch
+/// waited for as long as it had patience, in a store that held little but garbage.
+#[test]
+fn others_leave_room_to_a_large_batch() {
+    let store = Store::open(Options { in_memory: true, background: true, space_patience: Duration::from_secs(60), ..small() }).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let (stop, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    let put_and_delete = || {
+        let mut batch = Batch::default();
+        (1_000..1_500u64).for_each(|key| batch.put(&keyspace, &key.to_be_bytes(), b"value", 0));
+        store.commit_wait(&batch).unwrap();
+        batch.clear();
+        (1_000..1_500u64).for_each(|key| batch.delete(&keyspace, &key.to_be_bytes()));
+        store.commit_wait(&batch).unwrap();
+        made.fetch_add(1, Ordering::Relaxed);
+    };
+    let meanwhile = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                put_and_delete();
+            }
+        });
+        let large = batch_of_halves(&keyspace, 40);
+        (0..60).for_each(|_| store.commit_wait(&large).unwrap());
+        stop.store(true, Ordering::Relaxed);
+        made.load(Ordering::Relaxed)
+    });
+    // Some three for each; without claims it is a hundred thousand.
+    assert!(meanwhile < 5_000, "{meanwhile} others were made meanwhile");
+}
+
 /// Regression: a value that no run of segments can hold had everything collected, and the checkpoint removed, before it
 /// was refused. The same happened for any write to a full store, although nothing waited for a checkpoint.
 #[test]
