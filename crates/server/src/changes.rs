@@ -36,6 +36,9 @@ pub enum Change {
     /// Replace a database by itself, between two meetings at this barrier.
     #[cfg(test)]
     Hold(u16, &'static std::sync::Barrier),
+    /// Panic in the middle of a replacement of a database, when its keys are gone.
+    #[cfg(test)]
+    Panic(u16),
 }
 
 /// A change that was asked for.
@@ -217,6 +220,11 @@ fn make(shared: &Shared, change: Change) -> hither::Result<()> {
             barrier.wait();
             Ok(())
         }),
+        #[cfg(test)]
+        Change::Panic(index) => databases.replace(&[index], || {
+            databases.db.drop_keyspace(&format!("db{index}"))?;
+            panic!("for the test")
+        }),
     }
 }
 
@@ -349,6 +357,22 @@ mod tests {
         assert_eq!(b.run("EXEC"), "*3 :1 +OK :1 ");
         assert_eq!([b.run("DBSIZE"), a.run("GET n"), b.run("EXEC")], [":1 ", "$1 1 ", "-ERR EXEC without MULTI "]);
         assert!(shared.waiting.is_empty());
+    }
+
+    /// Regression: the database was taken to be changing for ever. The next command that used it never came back, so
+    /// the server did not end.
+    #[test]
+    fn after_a_change_that_panics_commands_get_an_error() {
+        let shared = shared();
+        let [mut a, mut b, nobody] = [(); 3].map(|()| Tester::new(&shared));
+        assert_eq!(a.run("SET k 1"), "+OK ");
+        shared.changes.begin(&shared, Change::Panic(0), &nobody.session.client).unwrap();
+        shared.changes.finish();
+        assert!(!matches!(shared.databases.find(0), Found::Changing), "nobody changes it any more");
+        for reply in [a.run("GET k"), b.run("GET k"), b.run("FLUSHALL"), b.run("SELECT 7")] {
+            assert!(reply.starts_with("-MISCONF "), "{reply}");
+        }
+        assert!(shared.stopping.load(Ordering::Acquire) && shared.waiting.is_empty());
     }
 
     /// RENAME takes a collection's rows along: what a command reads of them must be what its key had, not what the

@@ -224,6 +224,7 @@ impl Databases {
     pub(crate) fn replace(&self, indexes: &[u16], change: impl FnOnce() -> Result<()>) -> Result<()> {
         let slot = |index: u16| self.slots[usize::from(index)].write();
         indexes.iter().for_each(|index| slot(*index).changing = true);
+        let _end = EndOfReplacement { databases: self, indexes };
         let outcome = change();
         for index in indexes {
             let database = reopen(&self.db, *index, outcome.is_err()).map(Arc::new);
@@ -232,13 +233,31 @@ impl Databases {
             slot.lost = database.is_none() && slot.database.is_some();
             slot.database = database.or(slot.database.take());
         }
-        self.generation.fetch_add(1, Ordering::AcqRel);
         outcome
     }
 
     /// Returns a number for a new collection. Waits for a sync once in a million calls.
     pub fn next_number(&self) -> Result<u64> {
         self.numbers.next()
+    }
+}
+
+/// Ends a replacement when it is dropped, also after a panic: then it is not known what is left of the databases, so
+/// they are lost.
+struct EndOfReplacement<'a> {
+    databases: &'a Databases,
+    indexes: &'a [u16],
+}
+
+impl Drop for EndOfReplacement<'_> {
+    fn drop(&mut self) {
+        for index in self.indexes {
+            let mut slot = self.databases.slots[usize::from(*index)].write();
+            if std::mem::take(&mut slot.changing) {
+                slot.lost = slot.database.is_some();
+            }
+        }
+        self.databases.generation.fetch_add(1, Ordering::AcqRel);
     }
 }
 
