@@ -1,14 +1,15 @@
 //! Inline commands: a line of words, for people with telnet and for health checks.
 //!
-//! Words are separated by white space. In double quotes the escapes are `\n \r \t \b \a \\ \" \xHH`, in single quotes
-//! only `\'`. A closing quote must be followed by white space or the end of the line.
+//! Words are separated by white space, but a vertical tab or form feed does not end a word without quotes. A zero byte
+//! ends the line. In double quotes the escapes are `\n \r \t \b \a \\ \" \xHH`, in single quotes only `\'`. A closing
+//! quote must be followed by white space or the end of the line.
 
 use crate::error::ProtocolError;
 use std::ops::Range;
 
 /// Splits `line` into words. Appends the text of the words to `text`, and their ranges in it to `words`.
 pub(crate) fn split(line: &[u8], text: &mut Vec<u8>, words: &mut Vec<Range<usize>>) -> Result<(), ProtocolError> {
-    let mut rest = line;
+    let mut rest = line.split(|byte| *byte == 0).next().unwrap_or_default();
     loop {
         while let Some((byte, after)) = rest.split_first()
             && is_space(*byte)
@@ -25,7 +26,12 @@ pub(crate) fn split(line: &[u8], text: &mut Vec<u8>, words: &mut Vec<Range<usize
 }
 
 fn is_space(byte: u8) -> bool {
-    byte.is_ascii_whitespace() || byte == 0x0b || byte == 0
+    byte.is_ascii_whitespace() || byte == 0x0b
+}
+
+/// Whether a word without quotes ends before this byte.
+fn ends_word(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
 /// Reads one word and returns the rest of the line.
@@ -36,7 +42,7 @@ fn word<'a>(mut rest: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], Protocol
             [b'"', inside @ ..] => return closed(double_quoted(inside, text)?),
             [b'\'', inside @ ..] => return closed(single_quoted(inside, text)?),
             [byte, after @ ..] => {
-                if is_space(*byte) {
+                if ends_word(*byte) {
                     return Ok(rest);
                 }
                 text.push(*byte);
@@ -121,6 +127,24 @@ mod tests {
         assert_eq!(words(br#""\x00\xfF\n\q\"""#).unwrap(), [&b"\x00\xff\nq\""[..]]);
         assert_eq!(words(br#""" ''"#).unwrap(), [&b""[..], b""]);
         assert!(words(b"   ").unwrap().is_empty());
+    }
+
+    /// Regression: these two bytes were taken for the end of a word.
+    #[test]
+    fn words_contain_vertical_tabs_and_form_feeds_as_in_redis() {
+        assert_eq!(words(b"set k\x0b a\x0bb\x0c").unwrap(), [&b"set"[..], b"k\x0b", b"a\x0bb\x0c"]);
+        assert_eq!(words(b"\x0b a \x0c\x0bb\rc\r").unwrap(), [&b"a"[..], b"b", b"c"], "they are skipped before a word");
+        assert_eq!(words(b"'a'\x0b\"b\"\x0cc").unwrap(), [&b"a"[..], b"b", b"c"], "and end a word in quotes");
+    }
+
+    /// Redis splits lines as C strings, too. Regression: it was white space.
+    #[test]
+    fn a_zero_byte_ends_the_line() {
+        for line in [&b"a b\0 c"[..], b"a \"b\"\0c", b"a b \0"] {
+            assert_eq!(words(line).unwrap(), [b"a", b"b"], "{}", line.escape_ascii());
+        }
+        assert!(words(b"\0a").unwrap().is_empty());
+        assert_eq!(words(b"a 'b\0c'"), Err(ProtocolError::Quotes));
     }
 
     #[test]
