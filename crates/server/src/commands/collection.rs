@@ -2,7 +2,7 @@
 
 use super::Room;
 use super::failure::Failure;
-use crate::data::encoding::{self, Head, ROW_PREFIX_BYTES, Type, after_prefix, part};
+use crate::data::encoding::{self, Head, ROW_PREFIX_BYTES, Type, after_prefix, part, row};
 use crate::data::{Databases, Txn};
 use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
@@ -15,6 +15,34 @@ pub struct Collection {
     expires_at_ms: u64,
     /// Whether it does not exist yet.
     fresh: bool,
+}
+
+/// The longest row of a store.
+const MOST_ROW_BYTES: usize = 65_536;
+/// The longest name of a field.
+const MOST_FIELD_BYTES: usize = MOST_ROW_BYTES - ROW_PREFIX_BYTES;
+/// The longest name of a member: in the order of scores its row has a score, too.
+const MOST_MEMBER_BYTES: usize = MOST_FIELD_BYTES - size_of::<f64>();
+
+/// The row of a field; an error if no store can hold it.
+#[inline]
+pub fn field_row(number: u64, field: &[u8]) -> Result<Vec<u8>, Failure> {
+    if field.len() > MOST_FIELD_BYTES { Err(too_long("field", field, MOST_FIELD_BYTES)) } else { Ok(row(number, part::FIELD, field)) }
+}
+
+/// The row of a member by name; an error if no store can hold it and the one by score.
+#[inline]
+pub fn member_row(number: u64, member: &[u8]) -> Result<Vec<u8>, Failure> {
+    if member.len() > MOST_MEMBER_BYTES {
+        Err(too_long("member", member, MOST_MEMBER_BYTES))
+    } else {
+        Ok(row(number, part::MEMBER, member))
+    }
+}
+
+#[cold]
+fn too_long(what: &str, name: &[u8], most: usize) -> Failure {
+    Failure::made(format!("ERR a {what} of {} bytes is too long; {what}s have up to {most} bytes", name.len()))
 }
 
 /// The head at a key, for an answer that needs one row only: the commit does not depend on it.

@@ -1,13 +1,13 @@
 //! DUMP and RESTORE: values as bytes that Redis understands; see [`crate::rdb`].
 
 use super::arguments::{Options, integer, is};
-use super::collection::{Collection, open, walk};
+use super::collection::{Collection, field_row, open, walk};
 use super::failure::Failure;
 use super::table::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome, zsets};
 use crate::data::Txn;
-use crate::data::encoding::{Head, Type, part, row, string_entry};
+use crate::data::encoding::{Head, Type, part, string_entry};
 use crate::rdb::{self, Payload, Refused, Value};
 use std::ops::ControlFlow;
 
@@ -116,7 +116,7 @@ fn restore(context: &mut Context<'_>) -> Outcome {
         Value::SortedSet(_) => Type::SortedSet,
     };
     let mut collection = Collection::fresh(Head { kind, number: shared.databases.next_number()?, count: 0 });
-    fill(txn, &mut collection, value);
+    fill(txn, &mut collection, value)?;
     collection.set_expiry(expires_at_ms);
     collection.save(txn, key)?;
     if expires_at_ms != 0 {
@@ -125,15 +125,16 @@ fn restore(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-fn fill(txn: &mut Txn, collection: &mut Collection, value: Value) {
+fn fill(txn: &mut Txn, collection: &mut Collection, value: Value) -> Outcome {
     match value {
-        Value::String(_) => {}
+        Value::String(_) => Ok(()),
         Value::Hash(pairs) => {
             collection.head.count = pairs.len() as u64;
             for (field, value) in pairs {
-                txn.put_row(&row(collection.number(), part::FIELD, &field), value);
+                txn.put_row(&field_row(collection.number(), &field)?, value);
             }
+            Ok(())
         }
-        Value::SortedSet(pairs) => pairs.into_iter().for_each(|(member, score)| zsets::put(txn, collection, &member, None, score)),
+        Value::SortedSet(pairs) => pairs.into_iter().try_for_each(|(member, score)| zsets::put(txn, collection, &member, None, score)),
     }
 }

@@ -1,7 +1,7 @@
 //! Hashes: a row for each field, see [`crate::data`]. Fields are returned in bytewise order.
 
 use super::arguments::{float, integer, is, parse_float};
-use super::collection::{self, Collection, RowsAt, glance, open, open_or_new, random_places, walk, walk_after};
+use super::collection::{self, Collection, RowsAt, field_row, glance, open, open_or_new, random_places, walk, walk_after};
 use super::failure::Failure;
 use super::floats::add_floats;
 use super::keys::{ScanOptions, cursor_number, position, reply_cursor};
@@ -9,7 +9,7 @@ use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome, Room, while_it_fits};
 use crate::data::Txn;
-use crate::data::encoding::{Type, part, row};
+use crate::data::encoding::{Type, part};
 use crate::glob;
 use hither_resp::{Protocol, Writer, parse_integer};
 use std::ops::ControlFlow;
@@ -53,7 +53,7 @@ fn set_fields(context: &mut Context<'_>, name: &str) -> Result<usize, Failure> {
 }
 
 fn set_field(txn: &mut Txn, hash: &mut Collection, field: &[u8], value: &[u8]) -> Outcome {
-    let row = row(hash.number(), part::FIELD, field);
+    let row = field_row(hash.number(), field)?;
     if txn.row(&row, |_| ())?.is_none() {
         hash.head.count += 1;
     }
@@ -76,7 +76,7 @@ fn hmset(context: &mut Context<'_>) -> Outcome {
 fn hsetnx(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, shared, .. } = context;
     let mut hash = open_or_new(txn, &shared.databases, &args[1], Type::Hash)?;
-    let absent = txn.row(&row(hash.number(), part::FIELD, &args[2]), |_| ())?.is_none();
+    let absent = txn.row(&field_row(hash.number(), &args[2])?, |_| ())?.is_none();
     if absent {
         set_field(txn, &mut hash, &args[2], &args[3])?;
         hash.save(txn, &args[1])?;
@@ -92,7 +92,7 @@ fn hsetnx(context: &mut Context<'_>) -> Outcome {
 fn field<R>(context: &mut Context<'_>, f: impl FnOnce(&[u8], &mut hither_resp::Writer<'_>) -> R) -> Result<Option<R>, Failure> {
     let Context { txn, reply, args, .. } = context;
     let Some(head) = glance(txn, &args[1], Type::Hash)? else { return Ok(None) };
-    txn.row_of_viewed(&args[1], &row(head.number, part::FIELD, &args[2]), |value| f(value, reply))?.ok_or(Failure::Again)
+    txn.row_of_viewed(&args[1], &field_row(head.number, &args[2])?, |value| f(value, reply))?.ok_or(Failure::Again)
 }
 
 fn hget(context: &mut Context<'_>) -> Outcome {
@@ -123,7 +123,7 @@ fn hmget(context: &mut Context<'_>) -> Outcome {
             break;
         }
         let found = match &hash {
-            Some(hash) => txn.row(&row(hash.number(), part::FIELD, field), |value| reply.bulk(value))?,
+            Some(hash) => txn.row(&field_row(hash.number(), field)?, |value| reply.bulk(value))?,
             None => None,
         };
         if found.is_none() {
@@ -193,7 +193,7 @@ fn hdel(context: &mut Context<'_>) -> Outcome {
     };
     let before = hash.len();
     for field in args.iter().skip(2) {
-        let row = row(hash.number(), part::FIELD, field);
+        let row = field_row(hash.number(), field)?;
         if txn.row(&row, |_| ())?.is_some() {
             txn.delete_row(&row);
             hash.lose_member()?;
@@ -210,7 +210,7 @@ fn hincrby(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, shared, .. } = context;
     let amount = integer(&args[3])?;
     let mut hash = open_or_new(txn, &shared.databases, &args[1], Type::Hash)?;
-    let old = txn.row(&row(hash.number(), part::FIELD, &args[2]), parse_integer)?;
+    let old = txn.row(&field_row(hash.number(), &args[2])?, parse_integer)?;
     let value = old.unwrap_or(Some(0)).ok_or(Failure::text("ERR hash value is not an integer"))?;
     let sum = value.checked_add(amount).ok_or(Failure::OVERFLOW)?;
     set_field(txn, &mut hash, &args[2], sum.to_string().as_bytes())?;
@@ -227,7 +227,7 @@ fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
         return Err(Failure::text("ERR value is NaN or Infinity"));
     }
     let mut hash = open_or_new(txn, &shared.databases, &args[1], Type::Hash)?;
-    let old = txn.row(&row(hash.number(), part::FIELD, &args[2]), <[u8]>::to_vec)?;
+    let old = txn.row(&field_row(hash.number(), &args[2])?, <[u8]>::to_vec)?;
     let sum = add_floats(old.as_deref(), &args[3], Failure::text("ERR hash value is not a float"))?;
     set_field(txn, &mut hash, &args[2], sum.as_bytes())?;
     hash.save(txn, &args[1])?;

@@ -1,7 +1,10 @@
-//! Ranges of sorted sets by name, compared with the members that a filter leaves.
+//! Names of members and fields: ranges of sorted sets by name, compared with the members that a filter leaves, and names
+//! that are too long.
 
-use crate::common::{Client, shared};
+use crate::common::{Client, shared, show};
 use hither_resp::Value;
+use hither_server::data::encoding::Type;
+use hither_server::rdb::Payload;
 
 const NAMES: [&[u8]; 8] = [b"", b"\0", b"a", b"a\0", b"ab", b"b", b"\xff", b"\xff\xff"];
 
@@ -96,4 +99,62 @@ fn removes_by_name() {
     assert_eq!(client.run("ZREMRANGEBYLEX z - +"), "5");
     assert_eq!(client.run("EXISTS z"), "0");
     assert_eq!(client.run("ZCARD y"), "8");
+}
+
+/// Regression: the error was that of a key which nobody had given, with the length of a row.
+#[test]
+fn names_that_are_too_long_are_refused_as_such() {
+    let mut client = Client::new(&shared());
+    let name = |bytes: usize| "x".repeat(bytes);
+    let (field, member) = (name(65_526), name(65_518));
+    assert_eq!([client.run(&format!("HSET h {field} 1")), client.run(&format!("ZADD z 1 {member}"))], ["1", "1"]);
+    assert_eq!([client.run(&format!("HGET h {field}")), client.run(&format!("ZSCORE z {member}"))], ["1", "1"]);
+    let (field, member) = (name(65_527), name(65_519));
+    for line in [
+        format!("HSET h {field} 1"),
+        format!("HMSET new a 1 {field} 1"),
+        format!("HSETNX h {field} 1"),
+        format!("HGET h {field}"),
+        format!("HMGET h a {field}"),
+        format!("HEXISTS h {field}"),
+        format!("HSTRLEN h {field}"),
+        format!("HDEL h a {field}"),
+        format!("HINCRBY h {field} 1"),
+        format!("HINCRBYFLOAT h {field} 1"),
+    ] {
+        let what = line.split(' ').next().unwrap();
+        assert_eq!(client.run(&line), "!ERR a field of 65527 bytes is too long; fields have up to 65526 bytes", "{what}");
+    }
+    for line in [
+        format!("ZADD z 1 {member}"),
+        format!("ZADD new 1 a 1 {member}"),
+        format!("ZADD z INCR 1 {member}"),
+        format!("ZINCRBY z 1 {member}"),
+        format!("ZREM z a {member}"),
+        format!("ZSCORE z {member}"),
+        format!("ZMSCORE z a {member}"),
+        format!("ZRANK z {member}"),
+        format!("ZREVRANK z {member}"),
+    ] {
+        let what = line.split(' ').next().unwrap();
+        assert_eq!(client.run(&line), "!ERR a member of 65519 bytes is too long; members have up to 65518 bytes", "{what}");
+    }
+    client.script("KEYS * => [h z]\nHLEN h => 1\nZCARD z => 1");
+    assert_eq!([client.run(&format!("ZRANGEBYLEX z [{member} +")), client.run(&format!("ZLEXCOUNT z - ({member}"))], ["[]", "1"]);
+    // A payload may bring them, too.
+    let payload = |name: &str, of: Payload| {
+        let mut payload = of;
+        payload.text(name.as_bytes());
+        payload
+    };
+    let mut hash = payload(&field, Payload::collection(Type::Hash, 1));
+    hash.text(b"v");
+    let mut set = payload(&member, Payload::collection(Type::SortedSet, 1));
+    set.score(1.0);
+    for (payload, expected) in [
+        (hash.finish(), "!ERR a field of 65527 bytes is too long; fields have up to 65526 bytes"),
+        (set.finish(), "!ERR a member of 65519 bytes is too long; members have up to 65518 bytes"),
+    ] {
+        assert_eq!(show(&client.call(&[b"RESTORE", b"new", b"0", &payload])), expected);
+    }
 }

@@ -7,14 +7,14 @@ pub mod combine;
 pub mod ranges;
 
 use super::arguments::{Options, float, integer, is};
-use super::collection::{self, Collection, glance, open, open_or_new, walk};
+use super::collection::{self, Collection, glance, member_row, open, open_or_new, walk};
 use super::failure::Failure;
 use super::hashes::{random_rows, scan_collection};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome, Room};
 use crate::data::Txn;
-use crate::data::encoding::{Type, part, row, score_bytes, score_of, score_row, split_score_row};
+use crate::data::encoding::{Type, part, score_bytes, score_of, score_row, split_score_row};
 use hither_resp::{Protocol, Writer, format_double};
 use std::ops::ControlFlow;
 
@@ -46,23 +46,25 @@ fn decode(value: &[u8]) -> f64 {
 
 /// The score of a member.
 pub fn score(txn: &mut Txn, set: &Collection, member: &[u8]) -> Result<Option<f64>, Failure> {
-    Ok(txn.row(&row(set.number(), part::MEMBER, member), decode)?)
+    Ok(txn.row(&member_row(set.number(), member)?, decode)?)
 }
 
 /// Sets a member's score; `old` must be the score that it has.
-pub fn put(txn: &mut Txn, set: &mut Collection, member: &[u8], old: Option<f64>, new: f64) {
+pub fn put(txn: &mut Txn, set: &mut Collection, member: &[u8], old: Option<f64>, new: f64) -> Outcome {
+    let by_name = member_row(set.number(), member)?;
     match old {
-        Some(old) if old == new => return,
+        Some(old) if old == new => return Ok(()),
         Some(old) => txn.delete_row(&score_row(set.number(), old, member)),
         None => set.head.count += 1,
     }
-    txn.put_row(&row(set.number(), part::MEMBER, member), score_bytes(new).to_vec());
+    txn.put_row(&by_name, score_bytes(new).to_vec());
     txn.put_row(&score_row(set.number(), new, member), Vec::new());
+    Ok(())
 }
 
 /// Removes a member that has this score.
 pub fn remove(txn: &mut Txn, set: &mut Collection, member: &[u8], score: f64) -> Outcome {
-    txn.delete_row(&row(set.number(), part::MEMBER, member));
+    txn.delete_row(&member_row(set.number(), member)?);
     txn.delete_row(&score_row(set.number(), score, member));
     set.lose_member()
 }
@@ -175,7 +177,7 @@ fn zadd(context: &mut Context<'_>) -> Outcome {
         if !options.allow(old, new) {
             continue;
         }
-        put(txn, &mut set, member, old, new);
+        put(txn, &mut set, member, old, new)?;
         added += i64::from(old.is_none());
         changed += i64::from(old.is_none_or(|old| old != new));
         result = Some(new);
@@ -215,7 +217,7 @@ fn zincrby(context: &mut Context<'_>) -> Outcome {
         return Err(NAN);
     }
     if old != Some(new) {
-        put(txn, &mut set, &args[3], old, new);
+        put(txn, &mut set, &args[3], old, new)?;
         set.save(txn, &args[1])?;
     }
     reply.double(new);
@@ -252,7 +254,7 @@ fn zscore(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
     let found = match glance(txn, &args[1], Type::SortedSet)? {
         None => None,
-        Some(head) => txn.row_of_viewed(&args[1], &row(head.number, part::MEMBER, &args[2]), decode)?.ok_or(Failure::Again)?,
+        Some(head) => txn.row_of_viewed(&args[1], &member_row(head.number, &args[2])?, decode)?.ok_or(Failure::Again)?,
     };
     match found {
         Some(score) => reply.double(score),

@@ -397,7 +397,7 @@ pub fn store(context: &mut Context<'_>, members: Vec<Scored>) -> Outcome {
     let head = Head { kind: Type::SortedSet, number: shared.databases.next_number()?, count: 0 };
     let mut set = Collection::fresh(head);
     for (member, score) in members {
-        put(txn, &mut set, &member, None, score);
+        put(txn, &mut set, &member, None, score)?;
     }
     set.save(txn, &args[1])
 }
