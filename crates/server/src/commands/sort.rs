@@ -149,10 +149,11 @@ fn check_rights(context: &Context<'_>, option: &str) -> Outcome {
     Err(Failure::made(format!("ERR {option} option of SORT denied due to insufficient ACL permissions.")))
 }
 
-/// Parses a number as SORT does: an empty text is 0.
+/// Parses a number as SORT does: an empty text is 0, and white space may precede a number, but is none by itself.
 fn weight(text: &[u8]) -> Result<f64, Failure> {
-    let text = text.trim_ascii_start();
-    let weight = if text.is_empty() { Some(0.0) } else { parse_finite(text) };
+    // What is white space in C.
+    let start = text.iter().position(|byte| !byte.is_ascii_whitespace() && *byte != 0x0b);
+    let weight = if text.is_empty() { Some(0.0) } else { start.and_then(|start| parse_finite(&text[start..])) };
     let named = text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'n'));
     let fits = |weight: &f64| weight.is_finite() || named;
     weight.filter(fits).ok_or(Failure::text("ERR One or more scores can't be converted into double"))

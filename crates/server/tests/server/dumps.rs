@@ -119,6 +119,31 @@ fn sort() {
     );
 }
 
+/// As in Redis. Regression: blanks alone were the number 0.
+#[test]
+fn sort_takes_blanks_alone_for_no_number() {
+    let mut client = Client::new(&shared());
+    let none = "!ERR One or more scores can't be converted into double";
+    for (text, is_number) in [
+        ("", true),
+        (" 1", true),
+        ("\r\n1", true),
+        ("\x0b\x0c1", true),
+        (" ", false),
+        ("  ", false),
+        ("\r\n", false),
+        ("\x0b", false),
+        ("1 ", false),
+    ] {
+        client.run("DEL z m w");
+        client.call(&[b"ZADD", b"z", b"1", text.as_bytes()]);
+        assert_eq!(client.run("SORT z") != none, is_number, "{text:?} as a member");
+        client.call(&[b"SET", b"w", text.as_bytes()]);
+        client.call(&[b"ZADD", b"m", b"1", b"w"]);
+        assert_eq!(client.run("SORT m BY *"), if is_number { "[w]" } else { none }, "{text:?} as a weight");
+    }
+}
+
 /// Regression: they were a set, but the sets of many clients cannot hold such members.
 #[test]
 fn subcommands_are_an_array_unless_there_are_none() {
