@@ -109,9 +109,10 @@ impl<'a> SortOptions<'a> {
                 b"store" if rest.left() >= 1 && !read_only => stores = rest.value().is_ok(),
                 b"by" if rest.left() >= 1 => {
                     let pattern = rest.value()?;
-                    options.by = Some(match Pattern::parse(pattern) {
-                        Pattern::Member => Pattern::Nowhere,
-                        pattern => pattern,
+                    options.by = Some(match (options.by, Pattern::parse(pattern)) {
+                        // As in Redis, one that leads nowhere stays in force whatever follows.
+                        (Some(Pattern::Nowhere), _) | (_, Pattern::Member) => Pattern::Nowhere,
+                        (_, pattern) => pattern,
                     });
                     if pattern.contains(&b'*') {
                         check_rights(context, "BY")?;

@@ -144,6 +144,21 @@ fn sort_takes_blanks_alone_for_no_number() {
     }
 }
 
+/// As in Redis. Regression: the last BY alone counted.
+#[test]
+fn sort_leaves_the_order_as_it_is_after_any_by_without_a_star() {
+    Client::new(&shared()).script(
+        "ZADD z 3 c 1 a 2 b => 3
+        MSET w_a 3 w_b 2 w_c 1 => OK
+        SORT z BY w_* => [c b a]
+        SORT z BY nosort BY w_* => [a b c]
+        SORT z BY w_* BY nosort => [a b c]
+        SORT z BY nosort BY w_* DESC => [c b a]
+        SORT z BY nosort BY w_* LIMIT 1 1 => [b]
+        SORT z BY nosort BY w_* ALPHA GET w_* => [3 2 1]",
+    );
+}
+
 /// Regression: they were a set, but the sets of many clients cannot hold such members.
 #[test]
 fn subcommands_are_an_array_unless_there_are_none() {
