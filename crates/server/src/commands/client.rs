@@ -22,7 +22,7 @@ static CLIENT: &[Command] = &[
     client("info", 2, "6.2.0", "Describes this client.", client_info),
     client("list", -2, "2.4.0", "Describes all clients.", client_list).flags(ADMIN),
     client("kill", -3, "2.4.0", "Closes clients.", client_kill).flags(ADMIN),
-    client("reply", 3, "3.2.0", "Chooses whether the client gets replies.", client_reply),
+    client("reply", 3, "3.2.0", "Chooses whether the client gets replies.", client_reply).flags(NO_MULTI),
     client("no-evict", 3, "7.0.0", "Accepted for compatibility: nothing is ever evicted.", client_on_off).flags(ADMIN),
     client("no-touch", 3, "7.2.0", "Accepted for compatibility: reads change nothing.", client_on_off),
     client("pause", -3, "3.0.0", "Holds up all commands, or all that write, for some time.", client_pause).flags(ADMIN),

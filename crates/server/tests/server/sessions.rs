@@ -20,6 +20,18 @@ fn who_takes_no_replies_gets_none_until_it_says_so() {
     );
 }
 
+/// Regression: EXEC announced a reply for it that never came.
+#[test]
+fn replies_are_not_switched_off_within_a_transaction() {
+    for mode in ["ON", "OFF", "SKIP"] {
+        let mut client = Client::new(&shared());
+        client.run("MULTI");
+        assert_eq!(client.run(&format!("CLIENT REPLY {mode}")), "!ERR Command not allowed inside a transaction");
+        assert_eq!(client.run("EXEC"), "!EXECABORT Transaction discarded because of previous errors.");
+        assert_eq!(client.run("PING"), "PONG");
+    }
+}
+
 #[test]
 fn transactions() {
     script(
