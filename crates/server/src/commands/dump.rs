@@ -21,13 +21,16 @@ pub static COMMANDS: &[Command] = &[
 
 fn dump(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
-    let Some(item) = txn.load(&args[1])? else {
+    let room = reply.room();
+    // What cannot leave is not even copied. A head is shorter than any reply.
+    let copied = |entry: &[u8]| if entry.len() > room { Err(Failure::ReplyTooLarge) } else { Ok(entry.to_vec()) };
+    let Some(entry) = txn.examine(&args[1], |found| found.map(|(entry, _)| copied(entry)).transpose())?? else {
         reply.null();
         return Ok(());
     };
-    let payload = match Head::decode(&item.entry) {
-        None => Payload::string(&item.entry[1..]),
-        Some(head) => dump_members(txn, &args[1], &head, reply.room())?,
+    let payload = match Head::decode(&entry) {
+        None => Payload::string(&entry[1..]),
+        Some(head) => dump_members(txn, &args[1], &head, room)?,
     };
     reply.bulk(&payload.finish());
     Ok(())

@@ -106,6 +106,7 @@ const TOO_LARGE: &[u8] = b"-ERR the reply is larger than max-output, so nothing 
 #[test]
 fn a_reply_that_can_never_leave_is_not_even_made() {
     let (_shared, mut client) = filled(MIB);
+    client.call(&[b"SET", b"long", &vec![0; 6 * MIB]]);
     let lines = [
         format!("MGET{}", " s0".repeat(100)),
         format!("HMGET h{}", " s0".repeat(100)),
@@ -116,6 +117,7 @@ fn a_reply_that_can_never_leave_is_not_even_made() {
         "HRANDFIELD h -1000 WITHVALUES".into(),
         "HRANDFIELD f -1000000".into(),
         "HSCAN h 0 COUNT 1000".into(),
+        "DUMP long".into(),
         "DUMP h".into(),
         "DUMP f".into(),
         "DUMP z".into(),
