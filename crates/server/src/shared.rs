@@ -112,7 +112,7 @@ pub struct CoreStats {
     pub histograms: Vec<AtomicU64>,
     /// Total time of the requests for durability, each from its first write on; the store's committer adds to it.
     pub waited_ns: AtomicU64,
-    /// Time of the thread's last tick, in milliseconds since 1970; [`u64::MAX`] once the thread has ended.
+    /// Time of the thread's last tick, as [`Shared::uptime_ms`]; [`u64::MAX`] once the thread has ended.
     pub alive_ms: AtomicU64,
 }
 
@@ -128,8 +128,8 @@ impl CoreStats {
     }
 
     /// Whether the thread has not ticked for so long that other threads take new clients in its place.
-    pub fn is_held_up(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.alive_ms.load(Ordering::Relaxed)) > HELD_UP_MS
+    pub fn is_held_up(&self, uptime_ms: u64) -> bool {
+        uptime_ms.saturating_sub(self.alive_ms.load(Ordering::Relaxed)) > HELD_UP_MS
     }
 
     /// Counts an error reply.
@@ -162,7 +162,7 @@ impl CoreStats {
             nanoseconds: (0..commands).map(|_| AtomicU64::new(0)).collect(),
             histograms: (0..commands * BUCKETS).map(|_| AtomicU64::new(0)).collect(),
             waited_ns: AtomicU64::new(0),
-            alive_ms: AtomicU64::new(now_ms()),
+            alive_ms: AtomicU64::new(0),
         }
     }
 
@@ -219,6 +219,11 @@ impl Shared {
             reload: Arc::default(),
             port: AtomicUsize::new(0),
         }))
+    }
+
+    /// Milliseconds since the start. Setting the machine's clock does not change it.
+    pub fn uptime_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
     }
 
     /// The users.

@@ -6,7 +6,7 @@ pub mod http;
 
 use crate::acl::log::Reason;
 use crate::commands::table::TABLE;
-use crate::shared::{BUCKETS, CoreStats, Shared, now_ms};
+use crate::shared::{BUCKETS, CoreStats, Shared};
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -199,8 +199,8 @@ fn placement(stats: &hither::Stats, page: &mut Page) {
 
 /// Why the process should be restarted, if it should.
 pub fn unhealthy(shared: &Shared) -> Option<String> {
-    let now = now_ms();
-    let stuck = |core: &CoreStats| now.saturating_sub(core.alive_ms.load(Ordering::Relaxed)) > STUCK_MS;
+    let uptime_ms = shared.uptime_ms();
+    let stuck = |core: &CoreStats| uptime_ms.saturating_sub(core.alive_ms.load(Ordering::Relaxed)) > STUCK_MS;
     shared.cores.iter().position(stuck).map(|thread| format!("thread {thread} has not come round for 30 seconds"))
 }
 

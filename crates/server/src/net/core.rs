@@ -17,7 +17,7 @@ use super::refusals::Refusals;
 use super::tls::HANDSHAKE_TIME;
 use crate::events::{self, Level};
 use crate::session::Session;
-use crate::shared::{CoreStats, Shared, now_ms};
+use crate::shared::{CoreStats, Shared};
 use hither::Error;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -452,13 +452,13 @@ impl Core {
     /// Closes clients that were killed or idle for too long, and handles pauses that are over and wakes that failed.
     fn tick(&mut self) {
         self.last_tick = Instant::now();
-        self.shared.cores[self.index].alive_ms.store(now_ms(), Ordering::Relaxed);
+        self.shared.cores[self.index].alive_ms.store(self.shared.uptime_ms(), Ordering::Relaxed);
         self.refusals.log_if_due();
         if self.index == 0 {
             events::tell_left_out();
             self.shared.rate.note(self.last_tick, self.shared.total_calls());
             self.reload_if_need_be();
-        } else if self.shared.cores[0].is_held_up(now_ms()) {
+        } else if self.shared.cores[0].is_held_up(self.shared.uptime_ms()) {
             self.accept();
         }
         if !self.holding.is_empty() {

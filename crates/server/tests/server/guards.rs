@@ -126,7 +126,7 @@ fn a_thread_that_is_held_up_keeps_nobody_out() {
         let address = server.shared().clients.list().iter().find(|client| client.core == stuck).unwrap().address.clone();
         let sleeper = clients.iter_mut().find(|client| client.local_addr().unwrap().to_string() == address).unwrap();
         send(sleeper, "DEBUG SLEEP 6");
-        until(|| server.shared().cores[stuck].is_held_up(now_ms()));
+        until(|| server.shared().cores[stuck].is_held_up(server.shared().uptime_ms()));
         let mut others: Vec<TcpStream> = (0..3).map(|_| connect(&server)).collect();
         others.iter_mut().for_each(|other| assert_eq!(say(other, "PING"), "PONG"));
         sleeper.set_nonblocking(true).unwrap();

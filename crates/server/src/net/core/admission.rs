@@ -10,7 +10,7 @@ use crate::config::KEEP_ALIVE;
 use crate::net::connection::Connection;
 use crate::net::tls::Channel;
 use crate::session::Session;
-use crate::shared::{CoreStats, now_ms};
+use crate::shared::CoreStats;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use std::io::{ErrorKind, Write};
@@ -62,10 +62,10 @@ impl Core {
             self.refuse(peer, refusal);
             return;
         }
-        let now_ms = now_ms();
+        let uptime_ms = self.shared.uptime_ms();
         let load = |(index, mailbox): &(usize, &Arc<Mailbox>)| {
             // This thread is not held up, even if its next tick is due.
-            let is_held_up = *index != self.index && self.shared.cores[*index].is_held_up(now_ms);
+            let is_held_up = *index != self.index && self.shared.cores[*index].is_held_up(uptime_ms);
             (is_held_up, mailbox.connections.load(Ordering::Relaxed))
         };
         let Some((index, mailbox)) = self.mailboxes.iter().enumerate().min_by_key(load) else { return };

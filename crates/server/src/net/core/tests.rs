@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::{Config, DebugCommand};
+use crate::metrics::unhealthy;
 use std::io::{Read, Write};
 use std::net;
 
@@ -68,4 +69,19 @@ fn a_stop_ends_turns() {
     let mut replies = Vec::new();
     client.read_to_end(&mut replies).unwrap();
     assert_eq!(replies, b"+PONG\r\n");
+}
+
+/// Regression: the machine's clock decided. When it was set back, a stuck thread was taken for a healthy one; when it was
+/// set forward, a healthy one was reported.
+#[test]
+fn setting_the_machines_clock_makes_no_thread_healthy_or_stuck() {
+    let mut shared = Shared::new(hither::Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
+    assert_eq!(unhealthy(&shared), None);
+    // The server has run for a minute, and the thread has not ticked since the start.
+    Arc::get_mut(&mut shared).unwrap().started -= Duration::from_secs(60);
+    assert_eq!(unhealthy(&shared), Some("thread 0 has not come round for 30 seconds".to_owned()));
+    make(&shared, Vec::new(), 1).unwrap().remove(0).tick();
+    assert_eq!(unhealthy(&shared), None);
+    shared.cores[0].note_end();
+    assert_eq!(unhealthy(&shared), None, "one that has ended need not tick");
 }
