@@ -1,6 +1,6 @@
 //! Commands that wait: BZPOPMIN, BZPOPMAX, BZMPOP, WAIT, WAITAOF. [`crate::waiting`] explains what waiting means.
 
-use super::arguments::{Options, integer, parse_float};
+use super::arguments::{Options, integer, parse_finite, parse_float};
 use super::collection::{Collection, open};
 use super::failure::Failure;
 use super::table::flag::{BLOCKING, FAST, MOVABLE_KEYS, WRITE};
@@ -53,8 +53,9 @@ pub static COMMANDS: &[Command] = &[
 /// Parses a timeout in seconds, possibly with a fraction, into a deadline. `None`: wait for ever.
 fn seconds(argument: &[u8]) -> Result<Option<Instant>, Failure> {
     let seconds = parse_float(argument).ok_or(Failure::text("ERR timeout is not a float or out of range"))?;
-    // In milliseconds, rounded up.
-    let ms = (seconds * 1000.0).ceil();
+    // In milliseconds, rounded up; so is a number that is too small for a float and parses to 0.
+    let is_underflow = seconds == 0.0 && seconds.is_sign_positive() && parse_finite(argument).is_none();
+    let ms = if is_underflow { 1.0 } else { (seconds * 1000.0).ceil() };
     if ms >= i64::MAX as f64 {
         return Err(Failure::text("ERR timeout is out of range"));
     }
@@ -189,4 +190,21 @@ fn wait_for_durability(context: &mut Context<'_>) -> Outcome {
         return Ok(());
     }
     wait_or(context, Request { deadline, ..Request::default() }, answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: `1e-400`, which parses to 0, was for ever.
+    #[test]
+    fn only_a_timeout_of_zero_is_for_ever() {
+        let ends = |text: &str| seconds(text.as_bytes()).unwrap_or_else(|_| panic!("{text}")).is_some();
+        for text in ["1", "0.001", "0.0001", ".0000000001", "1e-320", "1e-400", "0.1E-999", "+1e-400"] {
+            assert!(ends(text), "{text}");
+        }
+        for text in ["0", "0.0", "-0", ".0", "0e5", "0e-400", "00.0E9"] {
+            assert!(!ends(text), "{text}");
+        }
+    }
 }
