@@ -116,11 +116,13 @@ fn space(shared: &Shared, text: &mut String) -> std::fmt::Result {
 
 fn placement(shared: &Shared, text: &mut String) -> std::fmt::Result {
     write!(text, "nodes:{}\r\nthreads:{}\r\n", shared.databases.db.stats().pools.len(), shared.cores.len())?;
-    for core in 0..shared.cores.len() {
-        let count = shared.clients.list().iter().filter(|client| client.core == core).count();
-        write!(text, "thread{core}:clients={count}\r\n")?;
+    let mut counts = vec![0; shared.cores.len()];
+    for client in shared.clients.list() {
+        if let Some(count) = counts.get_mut(client.core) {
+            *count += 1;
+        }
     }
-    Ok(())
+    counts.iter().enumerate().try_for_each(|(core, count)| write!(text, "thread{core}:clients={count}\r\n"))
 }
 
 fn stats(shared: &Shared, text: &mut String) -> std::fmt::Result {
@@ -184,6 +186,15 @@ fn keyspace(shared: &Shared, text: &mut String) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_are_counted_by_their_threads() {
+        let shared = Shared::new(hither::Db::builder().in_memory().open().unwrap(), crate::Config::default(), 3).unwrap();
+        [0, 2, 2].iter().for_each(|core| drop(shared.clients.add("test".into(), "test".into(), *core)));
+        let mut text = String::new();
+        placement(&shared, &mut text).unwrap();
+        assert_eq!(text, "nodes:1\r\nthreads:3\r\nthread0:clients=1\r\nthread1:clients=0\r\nthread2:clients=2\r\n");
+    }
 
     #[test]
     fn sizes_for_people() {
