@@ -91,11 +91,27 @@ fn uses_by<'a>(command: &Command, uses: (Use, Use), len: usize, word: impl Fn(us
         // With GET, SET reveals the old value.
         "set" if has(3, &["get"]) => first = CHANGE,
         // Without SET and INCRBY, BITFIELD does not write.
-        "bitfield" if !has(2, &["set", "incrby"]) => first = READ,
+        "bitfield" if reads_bits_only(len, &word) => first = READ,
         _ => {}
     }
     let places = places_by(command, len, word);
     places.into_iter().enumerate().map(|(index, place)| (place, if index == 0 { first } else { rest })).collect()
+}
+
+/// Whether a BITFIELD command only reads. A malformed one counts as a write, as in Redis.
+fn reads_bits_only<'a>(len: usize, word: impl Fn(usize) -> Option<&'a [u8]>) -> bool {
+    let mut at = 2;
+    while at < len {
+        let is = |name: &str| word(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+        at += if is("get") {
+            3
+        } else if is("overflow") {
+            2
+        } else {
+            return false;
+        };
+    }
+    at == len
 }
 
 fn places_by<'a>(command: &Command, len: usize, word: impl Fn(usize) -> Option<&'a [u8]>) -> Vec<usize> {

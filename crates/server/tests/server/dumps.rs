@@ -184,6 +184,14 @@ fn keys_and_flags() {
         COMMAND GETKEYSANDFLAGS NOTHING a => !ERR Invalid command specified
         COMMAND GETKEYS BZMPOP 0 2 a b MIN => [a b]
         COMMAND GETKEYS MEMORY USAGE a => [a]
+        COMMAND GETKEYSANDFLAGS BITFIELD k => [[k [RO access]]]
+        COMMAND GETKEYSANDFLAGS BITFIELD k OVERFLOW sat GET u8 0 => [[k [RO access]]]
+        COMMAND GETKEYSANDFLAGS BITFIELD k GET u8 set => [[k [RO access]]]
+        COMMAND GETKEYSANDFLAGS BITFIELD k GET u8 0 SET u8 0 1 => [[k [RW access update]]]
+        COMMAND GETKEYSANDFLAGS BITFIELD k x => [[k [RW access update]]]
+        COMMAND GETKEYSANDFLAGS BITFIELD k GET u8 => [[k [RW access update]]]
+        COMMAND GETKEYSANDFLAGS BITFIELD k GET u8 0 x => [[k [RW access update]]]
+        COMMAND GETKEYSANDFLAGS BITFIELD k OVERFLOW => [[k [RW access update]]]
         REPLICAOF no one => OK
         SLAVEOF localhost 6379 => !ERR there is no replication: only NO ONE can be replicated",
     );
