@@ -269,7 +269,10 @@ fn client_unpause(context: &mut Context<'_>) -> Outcome {
 }
 
 fn client_unblock(context: &mut Context<'_>) -> Outcome {
-    if context.args.len() > 4 || context.args.get(3).is_some_and(|how| !is(how, "timeout") && !is(how, "error")) {
+    if context.args.len() > 4 {
+        return Err(Failure::subcommand(context.args));
+    }
+    if context.args.get(3).is_some_and(|how| !is(how, "timeout") && !is(how, "error")) {
         return Err(Failure::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
     }
     let refuse = context.args.get(3).is_some_and(|how| is(how, "error"));

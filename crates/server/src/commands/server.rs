@@ -141,7 +141,7 @@ fn config_get(context: &mut Context<'_>) -> Outcome {
 
 fn config_set(context: &mut Context<'_>) -> Outcome {
     if !context.args.len().is_multiple_of(2) {
-        return Err(Failure::text("ERR wrong number of arguments for 'config|set' command"));
+        return Err(Failure::SYNTAX);
     }
     let mut pairs = Vec::new();
     for (name, value) in context.args.iter().skip(2).step_by(2).zip(context.args.iter().skip(3).step_by(2)) {

@@ -337,6 +337,9 @@ fn answers_of_operations_that_change_nothing_here() {
         CLIENT GETREDIR => -1
         CLIENT UNBLOCK 5 => 0
         CLIENT UNBLOCK 5 NOW => !ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR
+        CLIENT UNBLOCK 5 ERROR now => !ERR unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT HELP.
+        CONFIG SET timeout 5 maxclients => !ERR syntax error
+        CONFIG SET timeout => !ERR wrong number of arguments for 'config|set' command
         CLIENT PAUSE x => !ERR timeout is not an integer or out of range
         CLIENT PAUSE -1 => !ERR timeout is negative
         CLIENT PAUSE 5 SOME => !ERR CLIENT PAUSE mode must be WRITE or ALL
