@@ -17,13 +17,17 @@ use std::io::{self, BufRead, Read as _};
 
 use hither::Keyspace;
 
+use crate::output::EXPIRY;
+
 /// Longest key of a store, in bytes. It limits only how much is read; [`Keyspace::check_pair`] decides whether a pair
 /// is too long.
 const MAX_KEY: usize = 65_536;
 /// Longest value of a store, in bytes; used in the same way.
 pub const MAX_VALUE: usize = 512 << 20;
-/// Longest line of the input, in bytes: a value of which every byte is escaped.
-const MAX_LINE: u64 = 4 * (MAX_VALUE + MAX_KEY) as u64 + 2;
+/// Longest line of the input, in bytes: a key and a value of which every byte is escaped, and what is around them.
+const MAX_LINE: u64 = (BYTE_ORDER_MARK.len() + MAX_EXPIRY + 4 * (MAX_VALUE + MAX_KEY)) as u64 + b"\t\r\n".len() as u64;
+/// Longest time of expiry before a key, in bytes.
+const MAX_EXPIRY: usize = EXPIRY.len() + u64::MAX.ilog10() as usize + 1 + b"\t".len();
 
 /// The byte order mark, which some programs write in front of UTF-8.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -126,12 +130,24 @@ impl<R: BufRead> Lines<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::kv_line;
 
     #[test]
     fn as_much_is_read_as_a_store_can_hold() {
         let takes = |key: usize, value: usize| Keyspace::check_pair(&vec![0; key], &vec![0; value]).is_ok();
         assert!(takes(MAX_KEY, 0) && takes(1, MAX_VALUE));
         assert!(!takes(MAX_KEY + 1, 0) && !takes(1, MAX_VALUE + 1));
+    }
+
+    /// Regression: there was no room for a time of expiry.
+    #[test]
+    fn the_longest_record_is_no_longer_than_a_line_may_be() {
+        let mut line = BYTE_ORDER_MARK.to_vec();
+        kv_line(&[0], &[0], u64::MAX, &mut line);
+        // An editor may have written the mark, and another end of the line.
+        let one_byte_each = (line.len() + b"\r".len()) as u64;
+        let escaped = b"\\x00".len() as u64;
+        assert!(one_byte_each + escaped * (MAX_KEY - 1 + MAX_VALUE - 1) as u64 <= MAX_LINE);
     }
 }
 
