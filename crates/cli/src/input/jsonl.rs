@@ -22,10 +22,14 @@ impl<R: BufRead> JsonlSource<R> {
         Self { lines: Lines::new(input), key }
     }
 
-    fn parse(&self) -> Result<Record, SourceError> {
-        let number = self.lines.number;
+    /// The current line, without what surrounds its object.
+    fn line(&self) -> &[u8] {
         let line = self.lines.line.as_slice();
-        let line = if number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line }.trim_ascii();
+        if self.lines.number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line }.trim_ascii()
+    }
+
+    fn parse(&self) -> Result<Record, SourceError> {
+        let (number, line) = (self.lines.number, self.line());
         // The parser does not check the fields that it skips.
         let text = std::str::from_utf8(line).map_err(|_| bad(number, "not UTF-8"))?;
         let mut json = serde_json::Deserializer::from_str(text);
@@ -81,7 +85,7 @@ impl<R: BufRead> Source for JsonlSource<R> {
     fn next_record(&mut self) -> Next {
         loop {
             match self.lines.advance() {
-                Ok(true) if self.lines.line.trim_ascii().is_empty() => {}
+                Ok(true) if self.line().is_empty() => {}
                 Ok(true) => return Some(self.parse()),
                 Ok(false) => return None,
                 Err(error) => return Some(Err(error)),
@@ -135,6 +139,18 @@ mod tests {
     fn a_byte_order_mark_is_dropped() {
         let (records, bad) = drain(JsonlSource::new("\u{feff}{\"id\":1}\n\u{feff}{\"id\":2}\n".as_bytes(), "id".into()));
         assert_eq!((records, bad.len()), (vec![("1".into(), "{\"id\":1}".into())], 1), "only at the beginning");
+    }
+
+    /// Regression: it was a line that is no JSON object.
+    #[test]
+    fn a_line_that_has_a_byte_order_mark_only_is_empty() {
+        for text in ["\u{feff}\n{\"id\":1}\n", "\u{feff} \r\n\n{\"id\":1}\n"] {
+            let (records, bad) = drain(JsonlSource::new(text.as_bytes(), "id".into()));
+            assert_eq!((records, bad), (vec![("1".into(), "{\"id\":1}".into())], vec![]));
+        }
+        let (_, bad) = drain(JsonlSource::new("\n\u{feff}\n".as_bytes(), "id".into()));
+        assert_eq!(bad.len(), 1, "only at the beginning");
+        assert_eq!(drain(JsonlSource::new("\u{feff}".as_bytes(), "id".into())), (vec![], vec![]));
     }
 
     #[test]
