@@ -39,7 +39,7 @@ impl Model {
         if !slope.is_finite() || slope <= 0.0 {
             return Model::constant(block.max(0.0) as usize);
         }
-        let half = last.saturating_sub(slice) / 2;
+        let half = last.saturating_sub(slice).div_ceil(2);
         Model { middle: slice + half, slope, start: block + half as f64 * slope }
     }
 
@@ -80,12 +80,15 @@ mod tests {
     #[test]
     fn odd_lines_predict_something() {
         for slices in [vec![0], vec![u64::MAX], vec![0, u64::MAX], vec![5, 6], vec![0, 1, u64::MAX - 1, u64::MAX]] {
-            let model = Model::fit(slices.clone().into_iter(), 0.2);
-            // Checked within half of all slices from the middle; beyond that, a prediction may be anything.
-            let (low, high) = (slices[0], slices[slices.len() - 1]);
-            let found = [0, 1, 2, 3, 4].map(|i| model.predict(low + (high - low) / 4 * i));
-            assert!(found.is_sorted(), "{slices:?}: {found:?}");
-            assert!(model.slope.is_finite() && model.start.is_finite());
+            for step in [0.2, 8.0] {
+                let model = Model::fit(slices.clone().into_iter(), step);
+                // Checked within half of all slices from the middle; beyond that, a prediction may be anything.
+                let (low, high) = (slices[0], slices[slices.len() - 1]);
+                let part = |i| if i < 4 { low + (high - low) / 4 * i } else { high };
+                let found = [0, 1, 2, 3, 4].map(|i| model.predict(part(i)));
+                assert!(found.is_sorted(), "{slices:?}: {found:?}");
+                assert!(model.slope.is_finite() && model.start.is_finite());
+            }
         }
     }
 

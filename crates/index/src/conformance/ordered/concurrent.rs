@@ -270,12 +270,13 @@ pub fn roots_grow_and_shrink<I: OrderedIndex>(make: impl Fn() -> I, round: usize
     std::thread::scope(|scope| {
         let (index, log, stop, middle) = (&index, &log, &stop, &middle);
         scope.spawn(move || {
-            let mut out = Vec::new();
+            let (mut out, mut backward) = (Vec::new(), false);
             while !stop.load(Ordering::Relaxed) {
                 let _pin = epoch::pin();
                 assert_eq!(index.get(log.key_of(middle), log), reference, "the root hides {}", show(middle));
                 out.clear();
-                index.scan(Start::At(middle), out.is_empty(), 1, &mut out, log);
+                backward = !backward;
+                index.scan(Start::At(middle), backward, 1, &mut out, log);
                 assert_eq!(out, [reference]);
             }
         });
@@ -466,21 +467,24 @@ fn follow_hints<I: OrderedIndex>(index: &I, log: &FakeLog, maker: Maker, (collec
 pub fn nobody_is_shut_out<I: OrderedIndex>(make: impl Fn() -> I) {
     const ROUNDS: u64 = 20;
     let (index, log) = (make(), FakeLog::new(12));
-    for i in 0..60u64 {
-        put(&index, &log, &(i << 20).to_be_bytes());
-    }
-    let hot = (30u64 << 20).to_be_bytes();
+    // Behind a slice that all share: where slices have arrays, their places are not claimed.
+    let key = |low: u64| [[7; 8], low.to_be_bytes()].concat();
+    (0..60u64).for_each(|i| {
+        put(&index, &log, &key(i << 20));
+    });
+    let hot = key(30 << 20);
     let hashed = log.key_of(&hot);
-    let mut overtaken = 0;
+    let (mut claimed, mut overtaken) = (0, 0);
     for round in 0..ROUNDS {
         let _pin = epoch::pin();
         let lock = || index.lock_place(hashed, index.prepare_write(hashed, &log), &log);
         let (located, locked) = lock();
-        let neighbour = ((30u64 << 20) + 1 + round).to_be_bytes();
+        let neighbour = key((30 << 20) + 1 + round);
         if !locked {
             put(&index, &log, &neighbour);
             continue;
         }
+        claimed += 1;
         std::thread::scope(|scope| {
             scope.spawn(|| put(&index, &log, &neighbour));
             // Long enough for the other thread to reach the place, whatever else the machine does.
@@ -493,6 +497,7 @@ pub fn nobody_is_shut_out<I: OrderedIndex>(make: impl Fn() -> I) {
             }
         });
     }
+    assert!(claimed > ROUNDS / 2, "only {claimed} of {ROUNDS} places were claimed");
     assert!(overtaken <= ROUNDS / 2, "a writer that waited was overtaken in {overtaken} of {ROUNDS} rounds");
     index.check(&log).expect("the index's invariants hold");
     assert_eq!(index.len(), 60 + ROUNDS as usize);
