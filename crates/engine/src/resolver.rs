@@ -8,6 +8,9 @@ use hither_log::Log;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// An entry's key ends within so many bytes.
+const MOST_TO_THE_KEY: u64 = 66 << 10;
+
 /// The log as an index sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct LogResolver<'a> {
@@ -68,15 +71,15 @@ impl<'a> Wary<'a> {
 
     /// Checks that the pages of an unread entry can be read. If one cannot, nobody knows whose entry it is.
     #[inline(always)]
-    fn look_before(&self, reference: Ref) {
-        if self.doubts && !self.resolver.log.look_before(reference.0) {
+    fn look_before(&self, reference: Ref, most: u64) {
+        if self.doubts && !self.resolver.log.look_before(reference.0, most) {
             self.damaged.store(reference.0, Relaxed);
         }
     }
 
     #[inline(never)]
     fn look_closely(&self, reference: Ref) -> bool {
-        self.look_before(reference);
+        self.look_before(reference, u64::MAX);
         let is_whole = self.resolver.log.verified_entry(reference.0).is_some();
         if is_whole { &self.whole } else { self.damaged }.store(reference.0, Relaxed);
         is_whole
@@ -91,19 +94,19 @@ impl Resolver for Wary<'_> {
 
     #[inline(always)]
     fn key(&self, reference: Ref) -> &[u8] {
-        self.look_before(reference);
+        self.look_before(reference, MOST_TO_THE_KEY);
         self.resolver.key(reference)
     }
 
     #[inline(always)]
     fn matches(&self, reference: Ref, key: &[u8]) -> bool {
-        self.look_before(reference);
+        self.look_before(reference, MOST_TO_THE_KEY);
         self.resolver.matches(reference, key) && self.is_sound(reference)
     }
 
     #[inline(always)]
     fn hash(&self, reference: Ref) -> u64 {
-        self.look_before(reference);
+        self.look_before(reference, MOST_TO_THE_KEY);
         self.resolver.hash(reference)
     }
 
@@ -143,5 +146,40 @@ impl Resolver for Doubting<'_> {
 
     fn is_sound(&self, reference: Ref) -> bool {
         self.0.log.verify_entry(reference.0).is_ok()
+    }
+}
+
+/// The log as [`LogResolver`] shows it to the verification in the background: what is not verified yet is checked before
+/// it is read, since nobody has asked for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Looking<'a>(pub LogResolver<'a>);
+
+impl Resolver for Looking<'_> {
+    fn prefetch(&self, reference: Ref) {
+        self.0.prefetch(reference);
+    }
+
+    fn key(&self, reference: Ref) -> &[u8] {
+        self.0.log.look_at_unverified_entry(reference.0, MOST_TO_THE_KEY);
+        self.0.key(reference)
+    }
+
+    fn matches(&self, reference: Ref, key: &[u8]) -> bool {
+        self.0.log.look_at_unverified_entry(reference.0, MOST_TO_THE_KEY);
+        self.0.matches(reference, key)
+    }
+
+    fn hash(&self, reference: Ref) -> u64 {
+        self.0.log.look_at_unverified_entry(reference.0, MOST_TO_THE_KEY);
+        self.0.hash(reference)
+    }
+
+    fn doubts(&self) -> bool {
+        self.0.doubts()
+    }
+
+    fn is_sound(&self, reference: Ref) -> bool {
+        self.0.log.look_at_unverified_entry(reference.0, u64::MAX);
+        self.0.is_sound(reference)
     }
 }

@@ -16,7 +16,7 @@ pub const HEADER_BYTES: u64 = 16;
 /// Smallest entry: the unit of garbage accounting.
 pub const MIN_BYTES: u64 = 32;
 /// The most bytes between the header and the key: the extension, its four words, and the lengths.
-pub(crate) const MOST_SPARE: u64 = 8 * 5 + 8;
+pub const MOST_SPARE: u64 = 8 * 5 + 8;
 /// Longest key.
 pub const MAX_KEY_BYTES: usize = 65_536;
 /// Longest value.

@@ -73,9 +73,6 @@ pub struct Log {
     pub(crate) unverified: AtomicU64,
     /// How far the verification of segments has come ([`Log::next_life`]).
     pub(crate) verified_to: AtomicU64,
-    /// How far the check for unreadable pages, which precedes the verification, has come ([`Log::look_at_next`]);
-    /// locked while one segment is checked.
-    pub(crate) looked_to: Mutex<AtomicU64>,
     /// Number of reasons why a reader may not take an entry as it lies there: unverified segments, a meter, and any
     /// that the engine notes. One word, so that the shortest read tests once.
     pub(crate) reasons: AtomicU64,
@@ -170,7 +167,6 @@ impl Log {
             reuse: Mutex::new(()),
             unverified: AtomicU64::new(0),
             verified_to: AtomicU64::new(0),
-            looked_to: Mutex::default(),
             reasons: AtomicU64::new(metered.into()),
             passes: AtomicU64::new(0),
             settles_begun: AtomicU64::new(0),

@@ -50,8 +50,6 @@ pub(crate) struct Segment {
     /// Its entries are verified when they are read: they were taken over from a checkpoint and not verified since, or
     /// damage was found.
     pub unverified: AtomicBool,
-    /// All its pages were checked while it was unverified: those that cannot be read show zeros.
-    pub looked_at: AtomicBool,
     /// The end of its entries at the opening, as offset in the pool; 0 if it was full.
     pub tail_at_open: AtomicU64,
     /// Its verification found damage.
@@ -145,7 +143,7 @@ impl Segment {
         self.torn.store(false, Ordering::Relaxed);
         self.zeroed.store(false, Ordering::Relaxed);
         self.was_open.store(false, Ordering::Relaxed);
-        for flag in [&self.unverified, &self.looked_at, &self.damaged, &self.salvaged, &self.marks_unsure] {
+        for flag in [&self.unverified, &self.damaged, &self.salvaged, &self.marks_unsure] {
             flag.store(false, Ordering::Relaxed);
         }
     }

@@ -6,8 +6,8 @@
 //! branch. A segment with damage stays unverified: its intact entries can be read, and it is not collected.
 //!
 //! The background verification meets every entry, as a scan would have, and can find out which entries are garbage
-//! ([`Log::verify_next`]). For that it reads the current entries of keys, which may lie in any segment. So before the
-//! first segment is verified, all are checked for pages that cannot be read ([`Log::look_at_next`]).
+//! ([`Log::verify_next`]). For that it reads the current entries of keys, which may lie in any segment, and checks them
+//! for pages that cannot be read ([`Log::look_at_unverified_entry`]).
 //!
 //! # Thread safety
 //!
@@ -78,23 +78,7 @@ impl Log {
         Err(Error::Damaged { pool: replay::name_of(pool, at.node), segment: index as u32, offset: at.offset, what })
     }
 
-    /// Checks the next unverified segment that was not checked yet for pages that cannot be read. Returns false once
-    /// all have been checked. The verification reports the pages that were found. Call outside epoch pins.
-    pub fn look_at_next(&self) -> bool {
-        let looked_to = self.looked_to.lock();
-        let wanted = |segment: &Segment| segment.in_use() && segment.unverified.load(Relaxed) && !segment.looked_at.load(Relaxed);
-        while let Some(life) = self.next_life(&looked_to, wanted) {
-            if let Some(_pinned) = self.pin_life(&life) {
-                self.look_at_unverified(life.node as usize, life.index);
-                return true;
-            }
-            std::thread::yield_now();
-        }
-        false
-    }
-
-    /// Verifies the next unverified segment. Returns `Ok(false)` if none is left. Call outside epoch pins, and after
-    /// all segments have been checked ([`Log::look_at_next`]).
+    /// Verifies the next unverified segment. Returns `Ok(false)` if none is left. Call outside epoch pins.
     ///
     /// If a segment holds garbage, `meet` gets all its entries that were there when the store was opened, in groups,
     /// except tombstones. A caller with the indexes can find out which of them are garbage ([`Log::know_garbage`]). The

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -26,6 +27,8 @@ pub struct Failpoints {
     released: Condvar,
     /// Ranges of the pool that are treated as unreadable.
     unreadable: Mutex<Vec<(u64, u64)>>,
+    /// Bytes that were checked for readability.
+    checked_bytes: AtomicU64,
 }
 
 impl Failpoints {
@@ -71,8 +74,14 @@ impl Failpoints {
         self.unreadable.lock().push((from, to));
     }
 
+    /// Bytes whose readability was checked so far, which means that they were read in.
+    pub fn checked_bytes(&self) -> u64 {
+        self.checked_bytes.load(Ordering::Relaxed)
+    }
+
     /// Whether some byte of the range counts as unreadable.
     pub(crate) fn is_unreadable(&self, from: u64, to: u64) -> bool {
+        self.checked_bytes.fetch_add(to - from, Ordering::Relaxed);
         self.unreadable.lock().iter().any(|&(first, end)| first < to && from < end)
     }
 

@@ -27,6 +27,7 @@ use crate::store::Core;
 use crate::write::{Attempt, Condition, PlaceGuard, Written};
 use hither_index::{Index, Key, Ref};
 use hither_log::Writer;
+use hither_log::entry::MOST_SPARE;
 use hither_sync::epoch;
 use hither_sync::latch::LatchSet;
 use std::cell::OnceCell;
@@ -284,14 +285,16 @@ impl Commit<'_> {
         if bytes > limit { Err(Error::TooLarge { bytes, limit }) } else { Ok(()) }
     }
 
-    /// Least bytes that each member takes. An entry that is longer than a segment has a run of segments to itself.
+    /// Least bytes that each member takes. An entry that may be longer than a segment has a run of segments to itself,
+    /// as many as it may take.
     fn least_sizes(&self) -> impl Iterator<Item = u64> {
         let segment = self.core.log.pool(0).segment_bytes();
         self.members.iter().map(move |member| {
             let operation = &member.operation;
             let pair = operation.key_len as usize + self.batch.value(operation).map_or(0, <[u8]>::len);
             let bytes = LEAST_HEAD_BYTES + pair.next_multiple_of(8) as u64;
-            if bytes > segment { bytes.next_multiple_of(segment) } else { bytes }
+            let most = bytes + MOST_SPARE;
+            if most > segment { most.next_multiple_of(segment) } else { bytes }
         })
     }
 

@@ -159,8 +159,7 @@ impl Sieve<'_> {
     fn admit(&mut self, reference: Ref) -> bool {
         match self.placement.of(reference.0) {
             Some(segment) if self.fates[segment] == Fate::Loaded => {
-                let _ = self.log.look_before(reference.0);
-                self.live[segment] += self.log.size_of(reference.0);
+                self.live[segment] += self.log.size_to_load(reference.0);
                 true
             }
             Some(segment) if self.fates[segment] == Fate::Remembered => {
@@ -439,7 +438,7 @@ impl<'a> Run<'a> {
         let inside = self.before.is_none_or(|before| piece.words().is_some_and(|words| words.last().is_none_or(|last| *last < before)));
         decoded.filter(|()| inside).ok_or_else(|| format!("the block at {} holds no keys in order", block.offset))?;
         let log = self.loader.log;
-        let damaged = |reference: &&Ref| !log.look_before(reference.0) || log.verified_entry(reference.0).is_none();
+        let damaged = |reference: &&Ref| !log.look_before(reference.0, u64::MAX) || log.verified_entry(reference.0).is_none();
         let reads_log = self.reads_log && piece.words().is_none();
         match piece.refs().iter().filter(|_| reads_log).find(damaged) {
             None => Ok(()),

@@ -86,6 +86,10 @@ impl Core {
         let end = Instant::now().checked_add(self.space_patience);
         let mut search = Search::new(self.log.local_node(), end);
         loop {
+            if bound {
+                // It waits for something else.
+                search.claim = None;
+            }
             let made = if bound { self.make_room_to_live(end)? } else { self.make_space_for(wanted, &mut search)? };
             let goes_on = made && !is_over(end);
             if !goes_on && self.spill {
@@ -127,9 +131,11 @@ impl Core {
         let now = Instant::now();
         if search.claim_end.is_some_and(|end| now >= end) {
             search.claim = None;
-        } else if wanted > 0 && search.claim_end.is_none() {
+        } else if wanted > 0 && search.claim.is_none() {
             search.claim = self.log.claim(search.node, wanted);
-            search.claim_end = search.claim.as_ref().map(|_| now + MOST_CLAIM_TIME.min(self.space_patience / 4 * 3));
+            if search.claim.is_some() && search.claim_end.is_none() {
+                search.claim_end = Some(now + MOST_CLAIM_TIME.min(self.space_patience / 4 * 3));
+            }
         }
     }
 
@@ -147,6 +153,7 @@ impl Core {
         loop {
             self.see_to_claim(wanted, search);
             if !self.make_space(search)? {
+                self.see_to_claim(wanted, search);
                 if !self.sweep_for_space(search.end) {
                     return Ok(false);
                 }

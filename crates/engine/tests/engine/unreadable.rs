@@ -300,3 +300,19 @@ fn an_opening_with_a_checkpoint_refuses_what_it_looks_up() {
         assert!(error.kind() == ErrorKind::Damaged && text.contains("cannot be read"), "{kind:?}, {ordered:?}: {text}");
     }
 }
+
+/// Regression: an opening with a checkpoint checked every entry that it loaded, and so read in the whole log.
+#[test]
+fn an_opening_with_a_checkpoint_reads_no_more_than_it_looks_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    fill(&options);
+    let points = Failpoints::new();
+    let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
+    assert_eq!(store.recovery().source, RestartSource::Clean);
+    let (checked, held) = (points.checked_bytes(), store.stats().pools[0].usage.live_bytes);
+    // The catalogue and the table of segments.
+    assert!(held > 1_000_000 && (1..300_000).contains(&checked), "{checked} bytes of {held} were checked");
+    store.verify_unread();
+    assert!(points.checked_bytes() - checked > held, "the verification reads all");
+}

@@ -15,7 +15,8 @@
 use crate::address;
 use crate::entry::MIN_BYTES;
 use crate::log::Log;
-use crate::segment::SegmentState;
+use crate::node::NodePool;
+use crate::segment::{Segment, SegmentState};
 use hither_pmem::Unreadable;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -90,22 +91,32 @@ impl Log {
         Looking(&self.lookout)
     }
 
-    /// Whether the entry behind a reference can be read, as far as this opening must check. Pages that cannot be read
-    /// show zeros.
+    /// Whether the entry behind a reference can be read, or its first `most` bytes if it is longer, as far as this
+    /// opening must check. Pages that cannot be read show zeros.
     #[inline]
-    pub fn look_before(&self, reference: u64) -> bool {
-        !self.lookout.is_on.load(Acquire) || self.look_at_entry(reference)
+    pub fn look_before(&self, reference: u64, most: u64) -> bool {
+        !self.lookout.is_on.load(Acquire) || self.look_at_entry(reference, most)
+    }
+
+    /// As [`Log::size_of`]. What has to be read for it is checked first.
+    #[inline]
+    pub fn size_to_load(&self, reference: u64) -> u64 {
+        if address::tagged_size(reference).is_none() {
+            // Of what cannot be read the size is 0, and the verification reports it.
+            let _ = self.look_before(reference, MIN_BYTES);
+        }
+        self.size_of(reference)
     }
 
     #[cold]
-    fn look_at_entry(&self, reference: u64) -> bool {
+    fn look_at_entry(&self, reference: u64, most: u64) -> bool {
         let at = address::unpack(reference);
         let looked = self.lookout.looked.get().and_then(|looked| looked.get(at.node as usize));
         let Some(looked) = looked.filter(|bits| !bits.is_empty()) else { return true };
         let look = |len| self.look_at_blocks(looked, at.node as usize, (at.offset, len));
         match address::tagged_size(reference) {
-            Some(size) => look(size),
-            None => look(MIN_BYTES) && look(self.size_of(reference)),
+            Some(size) => look(size.min(most)),
+            None => look(MIN_BYTES) && (most <= MIN_BYTES || look(self.size_of(reference).min(most))),
         }
     }
 
@@ -136,12 +147,36 @@ impl Log {
         } else {
             self.cover_unreadable(node, index, segment.run_len.load(Relaxed))
         };
-        segment.looked_at.store(true, SeqCst);
+        self.note_in_unverified(&found, segment);
+        found
+    }
+
+    /// Checks the entry behind a reference before it is read, or its first `most` bytes if it is longer, if its segment
+    /// is not verified. Call under the epoch pin under which the reference was found. A system call each time.
+    pub fn look_at_unverified_entry(&self, reference: u64, most: u64) {
+        let at = address::unpack(reference);
+        let NodePool { pool, segments, .. } = &self.pools[at.node as usize];
+        let Some(segment) = pool.segment_of(at.offset).map(|index| &segments[index as usize]) else { return };
+        if !segment.unverified.load(SeqCst) || !pool.may_be_unreadable() {
+            return;
+        }
+        let end = pool.segment_offset(pool.segment_count());
+        let cover = |len: u64| pool.cover_unreadable(at.offset, len.min(end - at.offset));
+        let mut found = cover(address::tagged_size(reference).unwrap_or(MIN_BYTES).min(most));
+        if !found.is_any() && address::tagged_size(reference).is_none() {
+            found = cover(self.size_of(reference).min(most));
+        }
+        if found.is_any() {
+            self.unreadable.store(true, SeqCst);
+        }
+        self.note_in_unverified(&found, segment);
+    }
+
+    /// What was found in an unverified segment is damage also if another thread has verified the segment just before.
+    fn note_in_unverified(&self, found: &Unreadable, segment: &Segment) {
         if found.is_any() && !segment.unverified.load(SeqCst) {
-            // Another thread verified the segment just before.
             segment.damaged.store(true, SeqCst);
             self.count_as_unverified(segment);
         }
-        found
     }
 }
