@@ -152,34 +152,47 @@ impl Resolver for Doubting<'_> {
 /// The log as [`LogResolver`] shows it to the verification in the background: what is not verified yet is checked before
 /// it is read, since nobody has asked for it.
 #[derive(Clone, Copy)]
-pub(crate) struct Looking<'a>(pub LogResolver<'a>);
+pub(crate) struct Looking<'a> {
+    pub resolver: LogResolver<'a>,
+    /// An entry of the segment that is being verified: all of that was checked.
+    pub checked: u64,
+}
+
+impl Looking<'_> {
+    fn look_before(&self, reference: Ref, most: u64) {
+        let log = self.resolver.log;
+        if !log.is_same_segment(reference.0, self.checked) {
+            log.look_at_unverified_entry(reference.0, most);
+        }
+    }
+}
 
 impl Resolver for Looking<'_> {
     fn prefetch(&self, reference: Ref) {
-        self.0.prefetch(reference);
+        self.resolver.prefetch(reference);
     }
 
     fn key(&self, reference: Ref) -> &[u8] {
-        self.0.log.look_at_unverified_entry(reference.0, MOST_TO_THE_KEY);
-        self.0.key(reference)
+        self.look_before(reference, MOST_TO_THE_KEY);
+        self.resolver.key(reference)
     }
 
     fn matches(&self, reference: Ref, key: &[u8]) -> bool {
-        self.0.log.look_at_unverified_entry(reference.0, MOST_TO_THE_KEY);
-        self.0.matches(reference, key)
+        self.look_before(reference, MOST_TO_THE_KEY);
+        self.resolver.matches(reference, key)
     }
 
     fn hash(&self, reference: Ref) -> u64 {
-        self.0.log.look_at_unverified_entry(reference.0, MOST_TO_THE_KEY);
-        self.0.hash(reference)
+        self.look_before(reference, MOST_TO_THE_KEY);
+        self.resolver.hash(reference)
     }
 
     fn doubts(&self) -> bool {
-        self.0.doubts()
+        self.resolver.doubts()
     }
 
     fn is_sound(&self, reference: Ref) -> bool {
-        self.0.log.look_at_unverified_entry(reference.0, u64::MAX);
-        self.0.is_sound(reference)
+        self.look_before(reference, u64::MAX);
+        self.resolver.is_sound(reference)
     }
 }

@@ -36,12 +36,12 @@ impl Core {
     pub(crate) fn sweep_those_there(&self, end: Option<Instant>, waits_until: Option<Instant>) -> Swept {
         let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.are_there()).cloned().collect();
         let mut swept = Swept::default();
-        if keyspaces.is_empty() {
+        if keyspaces.is_empty() || self.committer.ensure_writable().is_err() || self.persist_clock().is_err() {
             return swept;
         }
-        // Unless all of it was done.
-        swept.cut_short = true;
-        if self.committer.ensure_writable().is_err() || self.persist_clock().is_err() {
+        // Without time to wait for the lock, the search would be in vain.
+        swept.cut_short = is_over(waits_until) && self.sweeping.is_locked();
+        if swept.cut_short {
             return swept;
         }
         for keyspace in keyspaces {
@@ -49,11 +49,10 @@ impl Core {
             let expired = self.expired_keys(&keyspace, SWEEP, end);
             swept.busy += started.elapsed();
             for (key, version) in expired {
-                if is_over(end) {
-                    return swept;
-                }
                 // May wait for long: a check holds the lock.
-                let Some(_no_check) = lock_until(&self.sweeping, waits_until) else { return swept };
+                let locked = if is_over(end) { None } else { lock_until(&self.sweeping, waits_until) };
+                swept.cut_short = locked.is_none();
+                let Some(_no_check) = locked else { return swept };
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
                 let started = Instant::now();
                 let written = self.delete_swept(&keyspace, &change);
@@ -65,6 +64,7 @@ impl Core {
                     Err(error) if error.kind() == ErrorKind::Damaged => {}
                     // The keyspace was dropped or exchanged meanwhile.
                     Err(error) if error.kind() == ErrorKind::NotFound => break,
+                    // For lack of space, most likely: the next search would not get any further.
                     Err(_) => return swept,
                 }
             }
@@ -154,7 +154,7 @@ pub(crate) struct Swept {
     pub deleted: usize,
     /// Time of searching and deleting, without waits for other threads or for room.
     pub busy: Duration,
-    /// It ended early, for lack of time or because of an error.
+    /// It ended early for lack of time, so that there may be more.
     cut_short: bool,
     /// Keys that were found but not deleted: others have deleted or written them meanwhile, or a snapshot for which they
     /// had not expired will show the delete (`Snapshots::agree_that_expired`). The latter made no room.

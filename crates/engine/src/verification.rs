@@ -45,7 +45,7 @@ impl Core {
     fn know_superseded(&self, met: &[Met<'_>], keyspace: &Keyspace) {
         let keys: Vec<Key<'_>> = met.iter().map(|met| self.hasher.key(met.entry.key)).collect();
         let mut current = vec![Ref::NONE; keys.len()];
-        let resolver = Looking(self.resolver());
+        let resolver = Looking { resolver: self.resolver(), checked: met[0].reference };
         with_index!(keyspace, index => index.get_many(&keys, &mut current, &resolver));
         for ((met, key), current) in met.iter().zip(keys).zip(current) {
             let reference = Ref(met.reference);

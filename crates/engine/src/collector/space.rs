@@ -35,6 +35,12 @@ impl Search<'_> {
     pub const fn new(node: usize, end: Option<Instant>) -> Self {
         Search { node, vain: 0, end, claim: None, claim_end: None }
     }
+
+    /// How long it may wait now: no longer than its claim lasts, if it has one.
+    fn next_end(&self) -> Option<Instant> {
+        let claim_end = self.claim_end.filter(|_| self.claim.is_some());
+        [self.end, claim_end].into_iter().flatten().min()
+    }
 }
 
 impl Core {
@@ -127,7 +133,7 @@ impl Core {
         let _stalled = Stopwatch::start(&done.stall_nanos);
         let others = if self.spill { self.log.nodes() - 1 } else { 0 };
         let is_last = search.vain >= others;
-        if self.make_space_on(search.node, is_last, search.end)? {
+        if self.make_space_on(search.node, is_last, search.next_end())? {
             search.vain = 0;
             return Ok(true);
         }

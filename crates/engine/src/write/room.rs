@@ -86,8 +86,8 @@ impl Core {
         let end = Instant::now().checked_add(self.space_patience);
         let mut search = Search::new(self.log.local_node(), end);
         loop {
-            if bound {
-                // It waits for something else.
+            if bound || wanted == 0 {
+                // It waits for something else, or for any segment.
                 search.claim = None;
             }
             let made = if bound { self.make_room_to_live(end)? } else { self.make_space_for(wanted, &mut search)? };
@@ -153,7 +153,8 @@ impl Core {
         loop {
             self.see_to_claim(wanted, search);
             if !self.make_space(search)? {
-                self.see_to_claim(wanted, search);
+                // It may wait for long.
+                search.claim = None;
                 if !self.sweep_for_space(search.end) {
                     return Ok(false);
                 }

@@ -13,7 +13,7 @@
 //! point where filling went on are checked: nobody writes there.
 
 use crate::address;
-use crate::entry::MIN_BYTES;
+use crate::entry::{HEADER_BYTES, MOST_SPARE};
 use crate::log::Log;
 use crate::node::NodePool;
 use crate::segment::{Segment, SegmentState};
@@ -24,6 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// How many bytes are checked together: about what the kernel maps around a fault.
 const BLOCK_BYTES: u64 = 64 << 10;
+
+/// An entry's head, which says how long it is, ends within so many bytes.
+const HEAD_BYTES: u64 = HEADER_BYTES + MOST_SPARE;
 
 /// The blocks that an opening has checked before it read there.
 ///
@@ -103,7 +106,7 @@ impl Log {
     pub fn size_to_load(&self, reference: u64) -> u64 {
         if address::tagged_size(reference).is_none() {
             // Of what cannot be read the size is 0, and the verification reports it.
-            let _ = self.look_before(reference, MIN_BYTES);
+            let _ = self.look_before(reference, HEAD_BYTES);
         }
         self.size_of(reference)
     }
@@ -116,7 +119,7 @@ impl Log {
         let look = |len| self.look_at_blocks(looked, at.node as usize, (at.offset, len));
         match address::tagged_size(reference) {
             Some(size) => look(size.min(most)),
-            None => look(MIN_BYTES) && (most <= MIN_BYTES || look(self.size_of(reference).min(most))),
+            None => look(HEAD_BYTES) && (most <= HEAD_BYTES || look(self.size_of(reference).min(most))),
         }
     }
 
@@ -151,6 +154,15 @@ impl Log {
         found
     }
 
+    /// Whether two references lead into the same segment.
+    pub fn is_same_segment(&self, a: u64, b: u64) -> bool {
+        let segment = |reference: u64| {
+            let at = address::unpack(reference);
+            (at.node, self.pools[at.node as usize].segment_index(at.offset))
+        };
+        segment(a) == segment(b)
+    }
+
     /// Checks the entry behind a reference before it is read, or its first `most` bytes if it is longer, if its segment
     /// is not verified. Call under the epoch pin under which the reference was found. A system call each time.
     pub fn look_at_unverified_entry(&self, reference: u64, most: u64) {
@@ -160,9 +172,14 @@ impl Log {
         if !segment.unverified.load(SeqCst) || !pool.may_be_unreadable() {
             return;
         }
+        // What was appended since the opening is not part of what is verified: zeros there would pass for verified.
+        let tail = segment.tail_at_open.load(Relaxed);
+        if tail != 0 && at.offset >= tail {
+            return;
+        }
         let end = pool.segment_offset(pool.segment_count());
         let cover = |len: u64| pool.cover_unreadable(at.offset, len.min(end - at.offset));
-        let mut found = cover(address::tagged_size(reference).unwrap_or(MIN_BYTES).min(most));
+        let mut found = cover(address::tagged_size(reference).unwrap_or(HEAD_BYTES).min(most));
         if !found.is_any() && address::tagged_size(reference).is_none() {
             found = cover(self.size_of(reference).min(most));
         }
