@@ -110,12 +110,12 @@ fn is_full(kind: io::ErrorKind) -> bool {
 /// The exit status of an error of the store.
 fn store_status(kind: ErrorKind) -> u8 {
     match kind {
-        ErrorKind::Invalid => 2,
+        ErrorKind::Invalid | ErrorKind::ReadOnly => 2,
         ErrorKind::Damaged | ErrorKind::Format => 4,
         ErrorKind::Locked => 5,
         ErrorKind::Full | ErrorKind::TooLarge | ErrorKind::DiskFull => 6,
         ErrorKind::NotFound | ErrorKind::WrongPool => 7,
-        ErrorKind::ReadOnly | ErrorKind::Closed => 8,
+        ErrorKind::SyncFailed | ErrorKind::Closed => 8,
         _ => 3,
     }
 }
@@ -149,7 +149,7 @@ fn store_text(error: &Error) -> String {
             "the store is full: {live} bytes are live, and --utilization {percent} limits them to {limit}; delete or expire data, give a higher \
              --utilization, or copy it to a new store with a larger --max-capacity (`hither copy`)"
         ),
-        Error::ReadOnly(why) => format!(
+        Error::SyncFailed(why) => format!(
             "the store accepts no writes because a sync failed ({why}); writes that were not acknowledged may be lost; check the device and \
              run the command again: it recovers the data that reached the medium"
         ),
@@ -256,7 +256,7 @@ mod tests {
             (Error::NotAdjacent { bytes: 2, free: 2 }, "larger --max-capacity"),
             (Error::TooLarge { bytes: 2, limit: 1 }, "larger --max-capacity"),
             (Error::Utilization { live: 1, limit: 1, percent: 50 }, "higher --utilization"),
-            (Error::ReadOnly("EIO".into()), "run the command again"),
+            (Error::SyncFailed("EIO".into()), "run the command again"),
             (Error::TooManyKeyspaces(9), "another store"),
             (Error::NotOrdered("h".into()), "`hither dump`"),
             (Error::Damaged("segment 1 is torn".into()), "segment 1 is torn; restore the pool from a backup, or use --salvage to keep"),

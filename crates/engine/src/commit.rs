@@ -158,7 +158,7 @@ impl Committer {
         if self.read_only {
             return Error::OpenedReadOnly;
         }
-        self.state.lock().error.clone().map_or(Error::Closed, Error::ReadOnly)
+        self.state.lock().error.clone().map_or(Error::Closed, Error::SyncFailed)
     }
 
     /// Refuses writes from the beginning, for a store that is opened read-only.
@@ -169,7 +169,7 @@ impl Committer {
 
     /// The error of a failed sync, if there was one.
     pub fn failure(&self) -> Result<()> {
-        self.state.lock().error.clone().map_or(Ok(()), |error| Err(Error::ReadOnly(error)))
+        self.state.lock().error.clone().map_or(Ok(()), |error| Err(Error::SyncFailed(error)))
     }
 
     /// Reports a sync that failed outside a commit, with the same consequences as one of a commit. The caller may hold
@@ -262,7 +262,7 @@ impl Committer {
                 return Ok(());
             }
             if let Some(error) = &state.error {
-                return Err(Error::ReadOnly(error.clone()));
+                return Err(Error::SyncFailed(error.clone()));
             }
             if state.leading {
                 self.changed.wait(state);
@@ -325,8 +325,8 @@ impl Committer {
     /// After a failed sync: refuses writes, keeps the reason for those who wait, and makes all callbacks due with it.
     fn give_up(&self, state: &mut State, error: &Error) {
         self.refusing.store(true, Ordering::SeqCst);
-        // Only the reason: [`Error::ReadOnly`] adds its text again when the error is reported.
-        let why = if let Error::ReadOnly(why) = error { why.clone() } else { error.to_string() };
+        // Only the reason: [`Error::SyncFailed`] adds its text again when the error is reported.
+        let why = if let Error::SyncFailed(why) = error { why.clone() } else { error.to_string() };
         let waiting = std::mem::take(&mut state.callbacks);
         state.ready.extend(waiting.into_values().flatten().map(|callback| (callback, Some(why.clone()))));
         state.error = Some(why);
@@ -389,7 +389,7 @@ fn run_callbacks(callbacks: Vec<Due>) {
     let mut next = callbacks;
     while !next.is_empty() {
         for (callback, error) in next {
-            let outcome = error.map_or(Ok(()), |error| Err(Error::ReadOnly(error)));
+            let outcome = error.map_or(Ok(()), |error| Err(Error::SyncFailed(error)));
             // The panic hook has reported it.
             let _ = catch_unwind(AssertUnwindSafe(|| callback(outcome)));
         }
@@ -447,7 +447,7 @@ impl Ticket {
     /// Waits until the write is durable. Leads a commit if no other thread does.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] if a sync failed.
+    /// [`Error::SyncFailed`] if a sync failed.
     pub fn wait(&self) -> Result<()> {
         self.core.as_ref().map_or(Ok(()), |core| core.committer.commit(&core.log, self.version))
     }

@@ -63,7 +63,7 @@ impl Store {
     /// meanwhile, up to a segment for each shard.
     ///
     /// # Errors
-    /// [`crate::Error::InsideCallback`] if called by `on_progress`; [`crate::Error::ReadOnly`] after a failed sync;
+    /// [`crate::Error::InsideCallback`] if called by `on_progress`; [`crate::Error::SyncFailed`] after a failed sync;
     /// errors of the medium; [`crate::Error::DiskFull`] if there is no room for a checkpoint, when all but deletes was
     /// compacted; [`crate::Error::Damaged`] if damage was found, when all segments without any were compacted. The
     /// store is sound, and as compact as it became.

@@ -117,7 +117,7 @@ pub enum Error {
     #[error(
         "the store is read-only since a sync failed ({0}); writes that were not acknowledged may be lost; close the store, check the device, and open it again: recovery reads what really reached the medium"
     )]
-    ReadOnly(String),
+    SyncFailed(String),
     /// The store was opened read-only.
     #[error("the store was opened read-only, so nothing can be written; open it without that to write")]
     OpenedReadOnly,
@@ -178,7 +178,7 @@ pub enum ErrorKind {
     Full,
     /// More than the store could hold if it were empty. A larger store is needed, or smaller values or batches.
     TooLarge,
-    /// Unusable argument, or a write to a store that was opened read-only.
+    /// Unusable argument.
     Invalid,
     /// Damage on media.
     Damaged,
@@ -195,6 +195,8 @@ pub enum ErrorKind {
     /// Input or output failed, or a pool cannot be written.
     Io,
     /// Read-only since a sync failed.
+    SyncFailed,
+    /// Opened read-only.
     ReadOnly,
     /// Closed.
     Closed,
@@ -222,7 +224,8 @@ impl Error {
             Error::Locked(_) => ErrorKind::Locked,
             Error::DiskFull(_) => ErrorKind::DiskFull,
             Error::Io(_) | Error::NotWritable(_) => ErrorKind::Io,
-            Error::ReadOnly(_) => ErrorKind::ReadOnly,
+            Error::SyncFailed(_) => ErrorKind::SyncFailed,
+            Error::OpenedReadOnly => ErrorKind::ReadOnly,
             Error::Closed => ErrorKind::Closed,
             Error::PreconditionFailed { .. } => ErrorKind::Conflict,
             _ => ErrorKind::Invalid,
@@ -251,7 +254,7 @@ impl From<hither_pmem::Error> for Error {
             Pool::WrongStore { .. } | Pool::WasInUse { .. } => Error::WrongPool(text),
             Pool::NotWritable { .. } => Error::NotWritable(text),
             Pool::DiskFull { .. } => Error::DiskFull(text),
-            Pool::SyncFailed { .. } => Error::ReadOnly(text),
+            Pool::SyncFailed { .. } => Error::SyncFailed(text),
             Pool::AlreadyExists { .. }
             | Pool::NotDurable { .. }
             | Pool::UnsuitableMedium { .. }

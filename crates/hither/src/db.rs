@@ -109,7 +109,7 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::KeyspaceExists`], [`Error::KeyspaceName`], [`Error::TooManyKeyspaces`]; [`Error::InsideCallback`] in
-    /// the callback of a ticket; [`Error::ReadOnly`] after a failed sync, in which case the keyspace may or may not
+    /// the callback of a ticket; [`Error::SyncFailed`] after a failed sync, in which case the keyspace may or may not
     /// exist at the next opening; [`Error::OpenedReadOnly`], [`Error::Closed`].
     pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         Ok(Keyspace::new(self.store.clone(), self.store.create_keyspace(name, options.kind)?))
@@ -128,7 +128,7 @@ impl Db {
     /// return, and crash-atomic. O(keys).
     ///
     /// # Errors
-    /// [`Error::InsideCallback`] in the callback of a ticket; [`Error::ReadOnly`] after a failed sync, in which case
+    /// [`Error::InsideCallback`] in the callback of a ticket; [`Error::SyncFailed`] after a failed sync, in which case
     /// the keyspace may or may not exist at the next opening; [`Error::OpenedReadOnly`], [`Error::Closed`].
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
         self.store.drop_keyspace(name)
@@ -165,7 +165,7 @@ impl Db {
     /// Makes everything written so far durable, at whatever level it was written.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] if a sync failed. Do not take anything written since the last successful sync for durable.
+    /// [`Error::SyncFailed`] if a sync failed. Do not take anything written since the last successful sync for durable.
     pub fn sync(&self) -> Result<()> {
         self.store.sync()
     }
@@ -175,7 +175,7 @@ impl Db {
     /// frees the segment. Waits for readers that may still look at these segments.
     ///
     /// # Errors
-    /// [`Error::InsideRead`], [`Error::InsideCallback`]; [`Error::ReadOnly`] after a failed sync; [`Error::Damaged`]
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]; [`Error::SyncFailed`] after a failed sync; [`Error::Damaged`]
     /// and errors of the medium; [`Error::OpenedReadOnly`], [`Error::Closed`]. No error loses live data.
     pub fn reclaim(&self) -> Result<usize> {
         self.store.reclaim()
@@ -199,7 +199,7 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::InsideCallback`] if called by `on_progress` or in the callback of a ticket, [`Error::InsideRead`];
-    /// [`Error::Config`] if `garbage` is not a number; [`Error::ReadOnly`] after a failed sync; errors of the medium;
+    /// [`Error::Config`] if `garbage` is not a number; [`Error::SyncFailed`] after a failed sync; errors of the medium;
     /// [`Error::OpenedReadOnly`], [`Error::Closed`]. [`Error::DiskFull`] if there is no room for a checkpoint:
     /// everything except deletes was compacted then. [`Error::Damaged`] if it found damage: all undamaged segments were
     /// compacted then. After any error the store is sound, and keeps what was compacted before it.
@@ -212,7 +212,7 @@ impl Db {
     /// damage), or if lack of space made the checkpoint void. O(keys).
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::DiskFull`] if the checkpoint cannot be written, [`Error::Damaged`], [`Error::ReadOnly`]
+    /// [`Error::Io`], [`Error::DiskFull`] if the checkpoint cannot be written, [`Error::Damaged`], [`Error::SyncFailed`]
     /// after a failed sync, [`Error::InsideRead`], [`Error::InsideCallback`], [`Error::OpenedReadOnly`],
     /// [`Error::Closed`]. The store is then as before.
     pub fn checkpoint(&self) -> Result<bool> {

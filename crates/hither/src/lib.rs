@@ -40,8 +40,8 @@
 //!
 //! # Thread safety
 //!
-//! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share. Reads take no lock, except
-//! those that find data that is not durable yet.
+//! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; [`Batch`], [`Iter`] and
+//! [`Ticket`] are `Send`. Reads take no lock, except those that find data that is not durable yet.
 //!
 //! Closures given to reads (`get_with`, `multi_get_with`, `scan_with`, `scan_first`, `for_each`, `peek_with`,
 //! `scan_deferred`, also of a snapshot) hold back reclamation while they run. Keep them short and do not wait for other
@@ -61,13 +61,13 @@
 //! loses anything that was acknowledged.
 //!
 //! * **Reads** fail with [`Error::Damaged`] if the entry is damaged, or if a damaged entry may belong to the key; with
-//!   [`Error::KeyEmpty`], [`Error::KeyTooLong`] and [`Error::KeyspaceDropped`]; and with [`Error::ReadOnly`] if they
+//!   [`Error::KeyEmpty`], [`Error::KeyTooLong`] and [`Error::KeyspaceDropped`]; and with [`Error::SyncFailed`] if they
 //!   found data that is not durable and the sync that should have made it durable failed.
 //! * **Writes** fail with the same errors; with [`Error::Full`], [`Error::NotAdjacent`], [`Error::Utilization`] and
 //!   [`Error::DiskFull`] for lack of space; with [`Error::TooLarge`] and [`Error::ValueTooLong`], where a retry cannot
 //!   succeed; with [`Error::Io`] if the medium refuses a segment; with [`Error::OpenedReadOnly`] in a store that was
 //!   opened read-only; with [`Error::Closed`] after [`Db::close`]. After any of these errors nothing was written.
-//! * **[`Error::ReadOnly`] from a write** is the exception: its outcome is open. The failed sync may be that of the
+//! * **[`Error::SyncFailed`] from a write** is the exception: its outcome is open. The failed sync may be that of the
 //!   write itself, so the write may or may not be there when the store is opened again. Until then the store accepts no
 //!   writes.
 //!

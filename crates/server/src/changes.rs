@@ -195,7 +195,7 @@ fn run(shared: &Shared) {
         let is_stopping = shared.stopping.load(Ordering::Acquire);
         let made = if is_stopping { None } else { shared.or_stop("changes databases", || make(shared, pending.change)) };
         let outcome = made.unwrap_or(Err(hither::Error::Closed));
-        if let Err(hither::Error::ReadOnly(why)) = &outcome {
+        if let Err(hither::Error::SyncFailed(why)) = &outcome {
             shared.note_failed_sync(why);
         }
         shared.changes.queue.lock().pending.pop_front();

@@ -169,7 +169,7 @@ fn run(shared: &Shared, work: Work) -> Result<(), String> {
         });
     }
     run_on_store(shared, work).map_err(|error| {
-        if let hither::Error::ReadOnly(why) = &error {
+        if let hither::Error::SyncFailed(why) = &error {
             shared.note_failed_sync(why);
         }
         events::log(Level::Error, "save-failed", &[("why", &error)]);

@@ -222,7 +222,7 @@ impl Session {
         }
         self.wait = None;
         if let Err(failure) = outcome {
-            if let Failure::Store(Error::ReadOnly(why)) = &*failure {
+            if let Failure::Store(Error::SyncFailed(why)) = &*failure {
                 shared.note_failed_sync(why);
             }
             let message = failure.message();

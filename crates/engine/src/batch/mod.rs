@@ -239,7 +239,7 @@ impl Store {
     /// Applies `batch` atomically if all its preconditions hold.
     ///
     /// # Errors
-    /// [`Error::PreconditionFailed`], and the errors of a put: nothing was applied. After [`Error::ReadOnly`] the batch
+    /// [`Error::PreconditionFailed`], and the errors of a put: nothing was applied. After [`Error::SyncFailed`] the batch
     /// may have been applied, and may be lost: a sync failed.
     pub fn commit(&self, batch: &Batch, options: &WriteOptions) -> Result<Ticket> {
         batch.validate()?;

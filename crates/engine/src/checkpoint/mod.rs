@@ -330,7 +330,7 @@ impl Checkpoints {
                 Err(match error {
                     Error::DiskFull(_) => Error::DiskFull(format!("{what}; free space on the device")),
                     Error::Damaged(_) => Error::Damaged(what),
-                    error @ (Error::ReadOnly(_) | Error::Closed) => error,
+                    error @ (Error::SyncFailed(_) | Error::Closed) => error,
                     _ => Error::Io(what),
                 })
             }

@@ -258,7 +258,7 @@ fn a_panic_in_a_commit_keeps_nobody_waiting() {
         writers.into_iter().map(|writer| writer.join().unwrap()).collect()
     });
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 1, "{outcomes:?}");
-    let refusals = outcomes.into_iter().flatten().filter(|outcome| matches!(outcome, Err(hither_engine::Error::ReadOnly(_))));
+    let refusals = outcomes.into_iter().flatten().filter(|outcome| matches!(outcome, Err(hither_engine::Error::SyncFailed(_))));
     assert_eq!(refusals.count(), 3);
     assert!(store.get_with(&keyspace, b"before", |_| ()).unwrap().is_some(), "what was durable can be read");
 }

@@ -52,7 +52,7 @@ fn assert_filled(store: &Store) {
 
 fn refused<T>(outcome: hither_engine::Result<T>) {
     match outcome {
-        Err(error @ Error::OpenedReadOnly) => assert_eq!(error.kind(), ErrorKind::Invalid),
+        Err(error @ Error::OpenedReadOnly) => assert_eq!(error.kind(), ErrorKind::ReadOnly),
         Err(error) => panic!("another error: {error}"),
         Ok(_) => panic!("was done"),
     }

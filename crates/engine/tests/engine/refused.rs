@@ -158,10 +158,10 @@ fn writes_after_a_failed_sync_of_metadata_are_refused() {
             let pending = store.ticket_at(u64::MAX >> 8);
             points.arm("sync", FailAt { skip: 0, count: 1, errno: 5 });
             let (first, error) = (10..10_000).find_map(|key| write(key, batched).err().map(|error| (key, error))).unwrap();
-            assert!(error.kind() == ErrorKind::ReadOnly && points.reached("sync") >= 1, "{error}");
+            assert!(error.kind() == ErrorKind::SyncFailed && points.reached("sync") >= 1, "{error}");
             let accepted = (first..first + 50).filter(|key| write(*key, key % 2 == 0).is_ok()).count();
             assert_eq!(accepted, 0, "of 50 writes behind the failure, at level {level:?}; batched: {batched}");
-            assert_eq!(pending.wait().unwrap_err().kind(), ErrorKind::ReadOnly);
+            assert_eq!(pending.wait().unwrap_err().kind(), ErrorKind::SyncFailed);
         }
     }
 }
@@ -177,9 +177,9 @@ fn writes_after_a_failed_seal_are_refused() {
     store.sync().unwrap();
     // The sync of what is sealed succeeds; that of the segment's descriptor fails.
     points.arm("sync", FailAt { skip: 1, count: 1, errno: 5 });
-    assert_eq!(store.reclaim().unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(store.reclaim().unwrap_err().kind(), ErrorKind::SyncFailed);
     let refused = store.write_wait(&keyspace, b"key", Some(b"value")).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    assert_eq!(refused.kind(), ErrorKind::SyncFailed);
     assert_eq!(get(&store, &keyspace, &7u64.to_be_bytes()).as_deref(), Some(&[1; 200][..]), "reads go on");
 }
 
@@ -241,8 +241,8 @@ fn a_sync_that_fails_within_a_checkpoint_is_told_as_that() {
         points.arm("sync", FailAt { skip, count: 1, errno: 5 });
         let Err(error) = store.checkpoint() else { continue };
         failed += 1;
-        assert_eq!(error.kind(), ErrorKind::ReadOnly, "sync {skip}: {error}");
-        assert_eq!(store.write_wait(&keyspace, b"key", Some(b"again")).unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert_eq!(error.kind(), ErrorKind::SyncFailed, "sync {skip}: {error}");
+        assert_eq!(store.write_wait(&keyspace, b"key", Some(b"again")).unwrap_err().kind(), ErrorKind::SyncFailed);
     }
     assert!(failed > 0, "a checkpoint needs a sync");
 }

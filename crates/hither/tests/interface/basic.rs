@@ -365,3 +365,19 @@ fn keyspaces_come_and_go() {
     assert!(matches!(Db::open(dir.path()), Err(Error::Locked(_))));
     assert!(matches!(Db::builder().path(dir.path().join("none")).create(false).open(), Err(Error::NotFound(_))));
 }
+
+/// Which threads may have what. It is checked when this is compiled.
+#[test]
+fn handles_go_to_other_threads() {
+    fn shared<T: Send + Sync + 'static>() {}
+    fn sent<T: Send + 'static>() {}
+    shared::<Db>();
+    shared::<hither::Keyspace>();
+    shared::<hither::Snapshot>();
+    shared::<hither::Builder>();
+    shared::<hither::ValueGuard>();
+    shared::<Error>();
+    sent::<hither::Batch>();
+    sent::<hither::Iter>();
+    sent::<hither::Ticket>();
+}

@@ -117,7 +117,7 @@ pub fn of_store(error: &Error) -> String {
             tell(why);
             return "MISCONF the store is damaged; the log of the server says more".to_owned();
         }
-        Error::ReadOnly(_) => {
+        Error::SyncFailed(_) => {
             return "MISCONF the store is read-only since a sync failed, and what was not acknowledged may be lost; the log of the server says more"
                 .to_owned();
         }
@@ -125,7 +125,7 @@ pub fn of_store(error: &Error) -> String {
     }
     let code = match error.kind() {
         ErrorKind::Full | ErrorKind::TooLarge => "OOM command not allowed:",
-        ErrorKind::ReadOnly | ErrorKind::Closed => "MISCONF",
+        ErrorKind::SyncFailed | ErrorKind::Closed => "MISCONF",
         _ => "ERR",
     };
     format!("{code} {error}")
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn no_reply_names_a_file() {
         let text = || "pool /srv/data/node0.hither cannot grow".to_owned();
-        for (error, code) in [(Error::DiskFull(text()), "OOM "), (Error::Io(text()), "MISCONF "), (Error::ReadOnly(text()), "MISCONF ")] {
+        for (error, code) in [(Error::DiskFull(text()), "OOM "), (Error::Io(text()), "MISCONF "), (Error::SyncFailed(text()), "MISCONF ")] {
             let reply = of_store(&error);
             assert!(reply.starts_with(code) && !reply.contains("/srv"), "{reply}");
         }

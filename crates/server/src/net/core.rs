@@ -386,7 +386,7 @@ impl Core {
             if let Err(error) = outcome {
                 // Why the sync failed, without the consequence that the error's text adds.
                 let why = match error {
-                    Error::ReadOnly(why) => why,
+                    Error::SyncFailed(why) => why,
                     error => error.to_string(),
                 };
                 shared.note_failed_sync(&why);
@@ -409,7 +409,7 @@ impl Core {
                 let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
                 match &failure {
                     None => connection.outbox.release(durable),
-                    Some(why) => connection.outbox.fail(durable, &Error::ReadOnly(why.clone())),
+                    Some(why) => connection.outbox.fail(durable, &Error::SyncFailed(why.clone())),
                 }
                 if connection.outbox.is_holding() {
                     self.holding.push(slot);

@@ -179,7 +179,7 @@ mod tests {
         (4..1000).for_each(|version| reply(&mut outbox, "", version));
         assert_eq!((outbox.held.len(), outbox.newest_held()), (1, 999));
         reply(&mut outbox, "+on\r\n", 0);
-        outbox.fail(0, &Error::ReadOnly("the device is gone".to_owned()));
+        outbox.fail(0, &Error::SyncFailed("the device is gone".to_owned()));
         assert_eq!(take(&mut outbox), "+on\r\n");
     }
 
@@ -197,7 +197,7 @@ mod tests {
         reply(&mut outbox, "+b\r\n", 10);
         outbox.release(3);
         assert_eq!(take(&mut outbox), "", "it stands behind a write that is not durable");
-        outbox.fail(3, &Error::ReadOnly("the device is gone".to_owned()));
+        outbox.fail(3, &Error::SyncFailed("the device is gone".to_owned()));
         let text = take(&mut outbox);
         assert!(text.starts_with("+on\r\n-MISCONF ") && text.lines().count() == 2, "{text}");
     }
@@ -210,7 +210,7 @@ mod tests {
         reply(&mut outbox, "+c\r\n", 0);
         reply(&mut outbox, "+d\r\n", 3);
         reply(&mut outbox, "+e\r\n", 8);
-        outbox.fail(3, &Error::ReadOnly("no medium".into()));
+        outbox.fail(3, &Error::SyncFailed("no medium".into()));
         let text = take(&mut outbox);
         let lines: Vec<&str> = text.split("\r\n").collect();
         assert_eq!((lines[0], lines[2], lines[3], lines.len()), ("+a", "+c", "+d", 6));

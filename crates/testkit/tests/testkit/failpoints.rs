@@ -146,7 +146,7 @@ fn a_failed_sync_stops_the_store_until_it_is_opened_again() {
                             match put(store, ks, key, b"perhaps") {
                                 Ok(()) => acknowledged.push(key),
                                 Err(error) => {
-                                    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+                                    assert_eq!(error.kind(), ErrorKind::SyncFailed, "{error}");
                                     break;
                                 }
                             }
@@ -169,7 +169,7 @@ fn a_failed_sync_stops_the_store_until_it_is_opened_again() {
         for outcome in
             [put(&store, &ks, 1, b"no"), store.sync(), store.reclaim().map(drop), store.write_wait(&ks, b"pending", None).map(drop)]
         {
-            assert_eq!(outcome.err().map(|error| error.kind()), Some(ErrorKind::ReadOnly));
+            assert_eq!(outcome.err().map(|error| error.kind()), Some(ErrorKind::SyncFailed));
         }
         for key in (0..50).chain(acknowledged.iter().copied()) {
             assert!(get(&store, &ks, key).unwrap().is_some(), "durable data must stay readable");
