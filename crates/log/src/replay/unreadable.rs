@@ -63,19 +63,20 @@ impl Log {
     /// [`Log::look_at_unverified`].
     pub(crate) fn cover_unreadable(&self, node: usize, index: u32, run_len: u32) -> Unreadable {
         let pool = &self.pools[node].pool;
-        self.cover_range(node, index, u64::from(run_len.max(1)) * pool.segment_bytes())
+        self.cover_range(node, pool.segment_offset(index), u64::from(run_len.max(1)) * pool.segment_bytes())
     }
 
     /// As [`Log::cover_unreadable`], for whole pages before the offset `tail` in the pool.
     fn cover_unreadable_before(&self, node: usize, index: u32, tail: u64) -> Unreadable {
         let pool = &self.pools[node].pool;
         let end = tail / pool.page_bytes() * pool.page_bytes();
-        self.cover_range(node, index, end.saturating_sub(pool.segment_offset(index)))
+        let start = pool.segment_offset(index);
+        self.cover_range(node, start, end.saturating_sub(start))
     }
 
-    fn cover_range(&self, node: usize, index: u32, len: u64) -> Unreadable {
-        let pool = &self.pools[node].pool;
-        let found = pool.cover_unreadable(pool.segment_offset(index), len);
+    /// Checks so many bytes from an offset in the pool on, and remembers that something could not be read.
+    fn cover_range(&self, node: usize, offset: u64, len: u64) -> Unreadable {
+        let found = self.pools[node].pool.cover_unreadable(offset, len);
         if found.is_any() {
             self.unreadable.store(true, SeqCst);
         }
@@ -86,8 +87,8 @@ impl Log {
     /// while a store is opened: later, readers that trust verified segments must not be shown zeros.
     pub fn begin_looking(&self) -> Looking<'_> {
         self.lookout.looked.get_or_init(|| {
-            let blocks = |pool: &crate::node::NodePool| u64::from(pool.pool.segment_count()) * pool.segment_bytes().div_ceil(BLOCK_BYTES);
-            let words = |pool: &crate::node::NodePool| if pool.pool.may_be_unreadable() { blocks(pool).div_ceil(64) } else { 0 };
+            let blocks = |pool: &NodePool| u64::from(pool.pool.segment_count()) * pool.segment_bytes().div_ceil(BLOCK_BYTES);
+            let words = |pool: &NodePool| if pool.pool.may_be_unreadable() { blocks(pool).div_ceil(64) } else { 0 };
             self.pools.iter().map(|pool| (0..words(pool)).map(|_| AtomicU64::new(0)).collect()).collect()
         });
         self.lookout.is_on.store(true, Release);
@@ -130,9 +131,7 @@ impl Log {
         for block in (offset - start) / block_bytes..(end - start).div_ceil(block_bytes) {
             let (word, bit) = (&looked[(block / 64) as usize], 1 << (block % 64));
             if word.load(Acquire) & bit == 0 {
-                if pool.cover_unreadable(start + block * block_bytes, block_bytes).is_any() {
-                    self.unreadable.store(true, SeqCst);
-                }
+                self.cover_range(node, start + block * block_bytes, block_bytes);
                 word.fetch_or(bit, Release);
             }
         }
@@ -178,13 +177,10 @@ impl Log {
             return;
         }
         let end = pool.segment_offset(pool.segment_count());
-        let cover = |len: u64| pool.cover_unreadable(at.offset, len.min(end - at.offset));
+        let cover = |len: u64| self.cover_range(at.node as usize, at.offset, len.min(end - at.offset));
         let mut found = cover(address::tagged_size(reference).unwrap_or(HEAD_BYTES).min(most));
         if !found.is_any() && address::tagged_size(reference).is_none() {
             found = cover(self.size_of(reference).min(most));
-        }
-        if found.is_any() {
-            self.unreadable.store(true, SeqCst);
         }
         self.note_in_unverified(&found, segment);
     }
