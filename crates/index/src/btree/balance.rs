@@ -10,8 +10,8 @@
 //! depends on how full the levels are.
 
 use super::BTree;
-use super::inner::{Inner, MAX_SEPARATORS};
-use super::protocol::{Point, Protocol};
+use super::inner::{Bounds, Inner, MAX_SEPARATORS};
+use super::protocol::{Point, Protocol, Rule};
 use super::shrink::finish_merge;
 use super::spot::{Cell, Parent};
 use crate::common::node::{LARGE, Node};
@@ -61,10 +61,18 @@ impl<'a> Siblings<'a> {
         (separators, children)
     }
 
+    /// The bounds of both together. For the holder of the locks.
+    fn bounds(&self) -> Bounds {
+        Bounds { low: self.left.bounds().low, high: self.right.bounds().high }
+    }
+
     /// Gives each of the two half of all entries.
     fn even_out(&self, locks: Locks<'a>) {
         let (separators, children) = self.take();
         let middle = separators.len() / 2;
+        let (left, right) = self.bounds().cut(separators[middle]);
+        self.left.set_bounds(left);
+        self.right.set_bounds(right);
         self.left.fill(&separators[..middle], &children[..=middle]);
         self.right.fill(&separators[middle + 1..], &children[middle + 1..]);
         self.parent.inner.set_separator(self.separator, separators[middle]);
@@ -90,8 +98,11 @@ impl<P: Protocol> BTree<P> {
                 let other = self.sibling(parent, index)?;
                 if Inner(other.0).count(other.0.meta()) <= ROOMY {
                     let siblings = Siblings::new(parent, (inner, version), index, other);
-                    siblings.even_out(siblings.lock()?);
+                    let locks = siblings.lock()?;
+                    let bounds = siblings.bounds();
+                    siblings.even_out(locks);
                     P::reached(Point::InnerRedistribute);
+                    self.inner_changed(bounds, 0);
                     return Ok(());
                 }
             }
@@ -105,14 +116,24 @@ impl<P: Protocol> BTree<P> {
         let lock = inner.0.version().lock(version)?;
         let (mut separators, mut children) = (Vec::new(), Vec::new());
         inner.take(&mut separators, &mut children);
-        let middle = separators.len() / 2;
-        fresh.node().set_meta(fresh.node().meta().with_level(inner.0.meta().level()));
+        let (middle, level, bounds) = (separators.len() / 2, inner.0.meta().level(), inner.bounds());
+        let (low, high) = bounds.cut(separators[middle]);
+        fresh.node().set_meta(fresh.node().meta().with_level(level));
         Inner(fresh.node()).fill(&separators[middle + 1..], &children[middle + 1..]);
+        Inner(fresh.node()).set_bounds(high);
         let right = fresh.publish();
         inner.fill(&separators[..middle], &children[..=middle]);
+        // A planted bug (only for twins) leaves the bounds as they were.
+        if P::heeds(Rule::BoundsHold) {
+            inner.set_bounds(low);
+        }
         Self::lead_to(above, inner.0, separators[middle], right);
         lock.done();
         P::reached(Point::InnerSplit);
+        if !P::heeds(Rule::BoundsHold) {
+            P::reached(Point::HalfDone);
+        }
+        self.inner_changed(bounds, isize::from(level == 1));
         Ok(())
     }
 
@@ -135,18 +156,22 @@ impl<P: Protocol> BTree<P> {
         }
         let collapse = if single && merge { Some((cell.guard.lock(cell.version)?, cell)) } else { None };
         let locks = siblings.lock()?;
+        let (bounds, level) = (siblings.bounds(), inner.0.meta().level());
         if !merge {
             siblings.even_out(locks);
             P::reached(Point::InnerRedistribute);
+            self.inner_changed(bounds, 0);
             return Ok(());
         }
         let (separators, children) = siblings.take();
         siblings.left.fill(&separators, &children);
+        siblings.left.set_bounds(bounds);
         parent.inner.remove(siblings.separator);
         let [parent_lock, left_lock, right_lock] = locks;
         let (left, right) = ((siblings.left.0, left_lock), (siblings.right.0, right_lock));
         self.retire(finish_merge::<P>((parent.inner, parent_lock), left, right, collapse));
         P::reached(Point::InnerMerge);
+        self.inner_changed(bounds, -isize::from(level == 1));
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The structural invariants, checked while no writer is active.
 
 use super::BTree;
-use super::inner::Inner;
+use super::inner::{Bounds, Inner};
 use super::leaf::{Leaf, capacity};
 use super::protocol::Protocol;
 use crate::common::node::{LARGE, Node};
@@ -117,6 +117,8 @@ impl<P: Protocol> BTree<P> {
                 check_leaf(Leaf(node), &range, alone, alone && first_layer)?;
                 leaves.push(Leaf(node));
             } else {
+                let first = first_layer && self.root.radix.is_used();
+                check_bounds(Inner(node), &range, first)?;
                 push_children(Inner(node), &range, &mut stack)?;
             }
         }
@@ -175,6 +177,16 @@ fn push_children<'a>(inner: Inner<'a>, range: &Range<'a>, stack: &mut Vec<Range<
         // SAFETY: no writer is active, so the child is live (N2).
         let node = unsafe { Node::from_address(inner.child(i)) };
         stack.push(Range { node, level: range.level - 1, low: bounds[i], high });
+    }
+    Ok(())
+}
+
+/// Checks I4, and that the bounds of nodes of layer 0 are no narrower than they may be.
+fn check_bounds(inner: Inner<'_>, range: &Range<'_>, first_layer: bool) -> Result<(), String> {
+    let widest = Bounds { low: range.low, high: range.high.map_or(u64::MAX, |high| high - 1) };
+    let expected = if first_layer { widest } else { Bounds::NOTHING };
+    if inner.bounds() != expected {
+        return Err(format!("an inner node with {:x?} instead of {expected:x?}", inner.bounds()));
     }
     Ok(())
 }

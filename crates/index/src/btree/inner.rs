@@ -1,7 +1,7 @@
 //! Inner nodes: separators and children of one layer.
 //!
 //! ```text
-//! word 0 version | 1 meta | 2..31 separators | 32, 33 unused | 34..63 separators | 64..94 addresses of children | 95, 96 unused | 97..126 addresses of children
+//! word 0 version | 1 meta | 2..31 separators | 32, 33 bounds | 34..63 separators | 64..94 addresses of children | 95, 96 unused | 97..126 addresses of children
 //! ```
 //!
 //! Both halves of the separators are searched alike. Each consists of two other words and thirty separators; 63 words
@@ -15,6 +15,8 @@
 //!   [`MIN_SEPARATORS`] after the next delete has passed, except in the root.
 //! * I3. Every place after the last separator holds the largest number, and every place after the last child holds that
 //!   child again. So a search finds the last child even where it counts too far.
+//! * I4. From the root of layer 0, every slice within a node's bounds leads to the node. Nodes of other layers have
+//!   bounds that contain nothing.
 
 use crate::common::node::{Meta, Node};
 use crate::common::search::{HALF_WORDS, Half, is_wide};
@@ -32,6 +34,35 @@ const CHILDREN: usize = 2 * HALF_WORDS;
 pub(super) const MAX_SEPARATORS: usize = 2 * HALF;
 /// A node with fewer separators is merged or evened out with a sibling by the next delete that passes.
 pub(super) const MIN_SEPARATORS: usize = 12;
+
+/// Where the bounds stand: between the halves, in the line that every search of the node reads.
+const LOW: usize = HALF_WORDS;
+const HIGH: usize = HALF_WORDS + 1;
+
+/// The slices from `low` to `high`, both included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Bounds {
+    pub(super) low: u64,
+    pub(super) high: u64,
+}
+
+impl Bounds {
+    pub(super) const ALL: Bounds = Bounds { low: 0, high: u64::MAX };
+    pub(super) const NOTHING: Bounds = Bounds { low: u64::MAX, high: 0 };
+
+    #[inline(always)]
+    pub(super) fn contain(self, slice: u64) -> bool {
+        self.low <= slice && slice <= self.high
+    }
+
+    /// Cuts the bounds at a separator, which is the first slice of the right part. Nothing is cut into nothing.
+    pub(super) fn cut(self, separator: u64) -> (Bounds, Bounds) {
+        if self == Bounds::NOTHING {
+            return (self, self);
+        }
+        (Bounds { high: separator - 1, ..self }, Bounds { low: separator, ..self })
+    }
+}
 
 /// A node seen as an inner node.
 #[derive(Clone, Copy, PartialEq)]
@@ -68,6 +99,12 @@ impl<'a> Inner<'a> {
     #[inline(always)]
     pub(super) fn separator(self, i: usize) -> u64 {
         self.word(separator_word(i)).load(Relaxed)
+    }
+
+    /// The bounds (I4).
+    #[inline(always)]
+    pub(super) fn bounds(self) -> Bounds {
+        Bounds { low: self.word(LOW).load(Relaxed), high: self.word(HIGH).load(Relaxed) }
     }
 
     /// The address of child `i`. May be followed only after the version is validated (N2).
@@ -108,6 +145,11 @@ impl<'a> Inner<'a> {
 
     pub(super) fn set_separator(self, i: usize, slice: u64) {
         self.word(separator_word(i)).store(slice, Relaxed);
+    }
+
+    pub(super) fn set_bounds(self, bounds: Bounds) {
+        self.word(LOW).store(bounds.low, Relaxed);
+        self.word(HIGH).store(bounds.high, Relaxed);
     }
 
     fn set_child(self, i: usize, address: u64) {
@@ -169,7 +211,7 @@ impl<'a> Inner<'a> {
         (last + 1..=MAX_SEPARATORS).for_each(|i| self.set_child(i, address));
     }
 
-    /// Replaces everything.
+    /// Replaces everything but the bounds.
     pub(super) fn fill(self, separators: &[u64], children: &[u64]) {
         debug_assert_eq!(separators.len() + 1, children.len());
         let rest = std::iter::repeat(&u64::MAX);
@@ -215,6 +257,7 @@ mod tests {
             self.inner.take(&mut separators, &mut children);
             assert_eq!((&separators, &children), (&self.separators, &self.children));
             assert!(self.inner.is_padded());
+            assert_eq!(self.inner.bounds(), Bounds { low: 7, high: 1 << 60 });
             let around = separators.iter().flat_map(|separator| [separator.wrapping_sub(1), *separator, separator.wrapping_add(1)]);
             for slice in around.chain([0, u64::MAX]) {
                 let expected = separators.partition_point(|separator| *separator <= slice);
@@ -246,6 +289,7 @@ mod tests {
             let fresh = arena.allocate(LARGE);
             let mut pair = Pair { inner: Inner(fresh.node()), separators: vec![1 << 40], children: vec![1, 2] };
             pair.inner.fill(&pair.separators, &pair.children);
+            pair.inner.set_bounds(Bounds { low: 7, high: 1 << 60 });
             let mut random = Rng::new(seed);
             for step in 0..400 {
                 let count = pair.separators.len();

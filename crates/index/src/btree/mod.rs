@@ -24,7 +24,7 @@
 //!
 //! # Invariants
 //!
-//! N1–N2 in `node`, L1–L4 in `leaf`, I1–I3 in `inner`, and:
+//! N1–N2 in `node`, L1–L4 in `leaf`, I1–I4 in `inner`, R1–R2 in `radix`, and:
 //!
 //! * T1. Every layer but the first has at least one key; the root of an inner level has at least two children.
 //! * T2. A change of a root changes one word, under the lock of what holds it: the tree's own cell for layer 0, the
@@ -53,6 +53,7 @@ pub(crate) mod many;
 mod moves;
 mod near;
 pub mod protocol;
+mod radix;
 pub(crate) mod read;
 mod seek;
 mod shrink;
@@ -73,6 +74,7 @@ use crate::common::version::{Version, retry};
 use crate::{Conflict, Hinted, Index, Key, Located, Look, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
 use hither_sync::Padded;
 use protocol::{Protocol, Sound};
+use radix::Radix;
 use spot::Whole;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -94,6 +96,7 @@ pub struct BTree<P: Protocol> {
 pub(crate) struct RootCell {
     pub(crate) version: Version,
     pub(crate) address: AtomicU64,
+    radix: Radix,
 }
 
 /// Where a key is or would go. It holds only numbers and is harmless at any age.
@@ -135,13 +138,17 @@ impl Token {
 impl<P: Protocol> BTree<P> {
     /// An empty index. Touches one page.
     pub fn new() -> Self {
-        Self::with_root(|arena| arena.allocate(0).publish().address())
+        Self::over(|arena| arena.allocate(0).publish().address(), Radix::new())
     }
 
-    /// An index over the root that `make` returns.
-    pub(crate) fn with_root(make: impl FnOnce(&Arena) -> u64) -> Self {
+    /// The trees below the root that `make` returns, which is a node of another index. They have no radix table.
+    pub(crate) fn below(make: impl FnOnce(&Arena) -> u64) -> Self {
+        Self::over(make, Radix::unused())
+    }
+
+    fn over(make: impl FnOnce(&Arena) -> u64, radix: Radix) -> Self {
         let arena = Arena::new();
-        let root = Padded(RootCell { version: Version::new(), address: AtomicU64::new(make(&arena)) });
+        let root = Padded(RootCell { version: Version::new(), address: AtomicU64::new(make(&arena)), radix });
         BTree { root, arena, keys: Counter::new(), protocol: PhantomData }
     }
 }
@@ -257,7 +264,7 @@ impl<P: Protocol> Index for BTree<P> {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.arena.memory_bytes() + self.keys.memory_bytes() + size_of::<Self>()
+        self.arena.memory_bytes() + self.keys.memory_bytes() + self.root.radix.memory_bytes() + size_of::<Self>()
     }
 
     fn for_each<R: Resolver>(&self, resolver: &R, visit: &mut dyn FnMut(Ref) -> bool) {

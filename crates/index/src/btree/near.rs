@@ -44,8 +44,8 @@ impl<P: Protocol> BTree<P> {
 
     #[inline(always)]
     fn try_near(&self, slice: u64) -> Result<(Leaf<'_>, u64), Restart> {
-        let (root, version) = self.top()?;
-        self.descend_from_inner(root, version, slice)
+        let (node, version) = self.begin_whole(slice)?;
+        self.descend_from_inner(node, version, slice)
     }
 
     /// Looks for the key for which `near` was found under the caller's epoch pin. `None` if the leaf alone does not

@@ -85,6 +85,8 @@ pub enum Rule {
     ClaimsExclude,
     /// A writer that follows a hint changes the leaf only in the state in which it found the reference there.
     HintsHold,
+    /// An inner node that gives away children gives up their slices in the same step.
+    BoundsHold,
 }
 
 /// The protocol's steps. See the head of the module.

@@ -153,7 +153,7 @@ impl<P: Protocol> BTree<P> {
     /// One attempt to find the slot of `key`.
     #[inline(always)]
     pub(super) fn try_find(&self, key: &[u8]) -> Result<Found<'_>, Restart> {
-        let (node, version) = self.top()?;
+        let (node, version) = self.begin_whole(slice_at(key, 0).0)?;
         self.find_in(node, version, key)
     }
 
@@ -205,8 +205,8 @@ impl<P: Protocol> BTree<P> {
     /// case restarts.
     #[inline(always)]
     fn try_word(&self, slice: u64) -> Result<FoundWord, Restart> {
-        let (root, version) = self.top()?;
-        self.try_word_in(root, version, slice)
+        let (node, version) = self.begin_whole(slice)?;
+        self.try_word_in(node, version, slice)
     }
 
     /// As above, starting at this root of layer 0.
@@ -261,7 +261,8 @@ impl<P: Protocol> BTree<P> {
 
     #[inline(always)]
     fn peek_by<T: Default>(&self, wide: bool, key: u64, look: impl Look<T>) -> (Ref, T) {
-        let found = self.top().and_then(|(root, version)| self.peek_in(wide, root, version, u64::from_be(key)));
+        let slice = u64::from_be(key);
+        let found = self.begin(slice).and_then(|(node, version)| self.peek_in(wide, node, version, slice));
         if let Ok(found) = found
             && let Some(seen) = look.look(found, key)
         {

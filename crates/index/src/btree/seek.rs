@@ -26,7 +26,7 @@ impl<P: Protocol> BTree<P> {
     /// Places the cursor before the first key that is greater than `key` or, if `inclusive`, equal to it (backward:
     /// mirrored).
     fn seek_key<'a, R: Resolver>(&'a self, key: &[u8], inclusive: bool, backward: bool, resolver: &R) -> Result<Cursor<'a>, Restart> {
-        let cursor = self.seek_in(self.top()?, (key, inclusive), backward, resolver)?;
+        let cursor = self.seek_in(self.begin_whole(slice_at(key, 0).0)?, (key, inclusive), backward, resolver)?;
         Ok(cursor.expect("layer 0 skips nothing, so no key lies wholly beside it"))
     }
 

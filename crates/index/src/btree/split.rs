@@ -262,6 +262,7 @@ impl<P: Protocol> BTree<P> {
         let root = self.arena.allocate(LARGE);
         let old = child.meta();
         root.node().set_meta(root.node().meta().with_level(old.level() + 1).with_skip(old.skip()));
+        Inner(root.node()).set_bounds(self.bounds_of_root(cell));
         Ok(Above::Cell { lock: cell.guard.lock(cell.version)?, word: cell.word, root })
     }
 

@@ -1,7 +1,7 @@
 //! The writer's search: like a lookup, but it remembers the nodes that a structure change must lock.
 
 use super::BTree;
-use super::inner::{Inner, MAX_SEPARATORS, MIN_SEPARATORS};
+use super::inner::{Bounds, Inner, MAX_SEPARATORS, MIN_SEPARATORS};
 use super::leaf::Leaf;
 use super::protocol::Protocol;
 use crate::common::node::Node;
@@ -71,6 +71,12 @@ impl<P: Protocol> BTree<P> {
     /// The cell of layer 0.
     pub(crate) fn top_cell(&self) -> Result<Cell<'_>, Restart> {
         Ok(Cell { guard: &self.root.version, version: self.root.version.read()?, word: &self.root.address })
+    }
+
+    /// The bounds of an inner node that becomes the root in `cell` (I4).
+    pub(super) fn bounds_of_root(&self, cell: Cell<'_>) -> Bounds {
+        let is_first = self.root.radix.is_used() && std::ptr::eq(cell.guard, &self.root.version);
+        if is_first { Bounds::ALL } else { Bounds::NOTHING }
     }
 
     /// The root that `cell` holds, with its version, coupled with the cell's.

@@ -5,7 +5,7 @@
 //! memory.
 
 use super::BTree;
-use super::inner::{Inner, MAX_SEPARATORS};
+use super::inner::{Bounds, Inner, MAX_SEPARATORS};
 use super::leaf::{LEAF_SLOTS, Leaf};
 use super::protocol::Protocol;
 use crate::common::node::{LARGE, Node};
@@ -150,10 +150,12 @@ impl<P: Protocol> BTree<P> {
         lock.obsolete();
         guard.done();
         self.arena.retire(old);
+        self.begin_table();
     }
 
     fn build_inner(&self, children: &[Built], level: usize) -> Built {
         let fresh = self.arena.allocate(LARGE);
+        Inner(fresh.node()).set_bounds(Bounds::NOTHING);
         let separators: Vec<u64> = children[1..].iter().map(|child| child.first).collect();
         let addresses: Vec<u64> = children.iter().map(|child| child.address).collect();
         fresh.node().set_meta(fresh.node().meta().with_level(level));

@@ -78,7 +78,7 @@ pub struct Learned<P: Protocol> {
 impl<P: Protocol> Learned<P> {
     /// An empty index. Touches three pages.
     pub fn new() -> Self {
-        let tree = BTree::with_root(|arena| {
+        let tree = BTree::below(|arena| {
             let leaf = arena.allocate(LEAF_HEAD);
             Gapped(leaf.node()).train(arena, &[]);
             Gapped(leaf.node()).set_low(0);

@@ -21,6 +21,7 @@ caught!(a_leaf_unlinked_in_steps, UnlinkAtomic, concurrent::leaves_empty_and_fil
 caught!(a_descent_without_coupling, Coupled, concurrent::gets_see_what_stays);
 caught!(a_claim_that_does_not_exclude, ClaimsExclude, concurrent::places_exclude);
 caught!(a_hint_that_does_not_hold, HintsHold, concurrent::hints_beside_writers);
+caught!(an_inner_node_that_keeps_its_bounds, BoundsHold, concurrent::gets_see_what_stays);
 
 /// For runs overnight: `cargo test -p hither-index --release -- --ignored soak`.
 #[test]
