@@ -16,7 +16,8 @@
 //! * I3. Every place after the last separator holds the largest number, and every place after the last child holds that
 //!   child again. So a search finds the last child even where it counts too far.
 //! * I4. From the root of layer 0, every slice within a node's bounds leads to the node. Nodes of other layers have
-//!   bounds that contain nothing.
+//!   bounds that contain nothing. (A node that splits stays locked until both parts are reached from above, so nobody
+//!   sees that the new part has its bounds earlier.)
 
 use crate::common::node::{Meta, Node};
 use crate::common::search::{HALF_WORDS, Half, is_wide};

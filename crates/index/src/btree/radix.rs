@@ -7,32 +7,34 @@
 //! # Structure
 //!
 //! The table divides all slices into *cells* of one width. (The first and the last cell are wider: they also hold what
-//! lies before the table's base and behind its end.) A cell holds the address of the lowest inner node to which all of
-//! its slices lead, as far as the table knows: of the root, if the cell spans several of the root's children. There are
-//! at least [`CELLS_PER_NODE`] cells for each node of the lowest inner level, so few cells span two of them. The table
-//! reaches from the second to the last but one of these nodes, so that a few keys far from all others do not make all
-//! cells too wide. Keys that use few of the values of each byte (digits, letters) gain little, since most cells are empty
-//! and the others span many nodes. A tree with one inner level has no table.
+//! lies before and behind the others.) A cell holds the address of the lowest inner node to which all of its slices
+//! lead, as far as the table knows: of the root, if the cell spans several of the root's children. When a table is made
+//! there are at least [`CELLS_PER_NODE`] cells for each node of the lowest inner level, so few cells span two of them.
+//! The cells of one width reach from the end of the first of these nodes to the beginning of the last, so that a few
+//! keys far from all others do not make all cells too wide. Keys that use few of the values of each byte (digits,
+//! letters) gain little, since most cells are empty and the others span many nodes. A tree with one inner level has no
+//! table.
 //!
 //! # Invariants
 //!
 //! * R1. What a cell holds is a guess: the address of a node of the tree's arena, of any age. A search begins there
 //!   only if the node is a live inner node whose bounds, at the version at which the search goes on, enclose the slice
 //!   (I4 in [`super::inner`]); otherwise it begins at the root.
-//! * R2. After each change of inner nodes the cells that it touched are looked up anew, and the whole table if the
-//!   number of nodes has doubled since, or halved.
+//! * R2. After a change of inner nodes the cells that it touched are looked up anew, and the whole table if the number
+//!   of nodes has doubled since, or halved. This is done as well as possible: a cell keeps its old guess where the tree
+//!   keeps changing, or where another thread works on the table.
 //!
 //! # Thread safety
 //!
-//! Searches only load. Whoever has changed an inner node updates the table after that, holding no node, under a lock;
-//! until then, and where the update itself met a change, searches begin at nodes that are too high, or at the root. All
-//! tables live as long as the tree, one of each size, and are used again, so a search may read one that is being filled
-//! (R1).
+//! Searches only load. Whoever has changed an inner node updates the table after that, holding no node, under a lock for
+//! which nobody waits. All tables live as long as the tree, one of each size, and are used again, so a search may read
+//! one that is being filled (R1).
 //!
 //! # Cost
 //!
-//! Eight bytes for each cell: 0.02 bytes for each key of a large tree. An update takes as many descents as there are
-//! nodes and cells in the changed range.
+//! Eight bytes for each cell: 0.02 bytes for each key of a large tree, 1 MiB at most. An update takes a descent for each
+//! node and each cell between two nodes in the changed range, and up to [`MOST_CELLS`] stores for a node; a new table
+//! takes as many for the whole tree.
 
 use super::BTree;
 use super::inner::{Bounds, Inner};
@@ -42,12 +44,18 @@ use crate::common::search;
 use crate::common::version::{Restart, held};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 /// The least number of cells for each node of the lowest inner level.
 const CELLS_PER_NODE: usize = 3;
-/// The size classes of tables, of 2^0 cells and more. The largest one serves 10^10 keys.
-const CLASSES: usize = 25;
+/// The most cells that one node gets. More occur where a node's slices span a gap without keys: then the cells in the
+/// middle are left out.
+const MOST_CELLS: usize = 32;
+/// The size classes of tables, of 2^0 cells and more. A larger one than the largest would not stay in the cache. With
+/// more than 90 million keys, cells lead to the level above the lowest.
+const CLASSES: usize = 18;
+/// How often a descent starts again before it gives up.
+const ATTEMPTS: usize = 8;
 
 /// The table of a tree, if it has one.
 #[derive(Debug)]
@@ -55,13 +63,15 @@ pub(super) struct Radix {
     current: AtomicPtr<Table>,
     /// Whether tables are made.
     used: bool,
+    /// Number of nodes of the lowest inner level; 1 if there are none.
+    nodes: AtomicUsize,
     state: Mutex<State>,
 }
 
 /// A table of 2^n cells.
 #[derive(Debug)]
 struct Table {
-    /// The first slice of the cell after which cells have one width.
+    /// Where the first cell would begin if it were as wide as the others.
     base: AtomicU64,
     /// The width of a cell is 2^shift.
     shift: AtomicU32,
@@ -69,20 +79,12 @@ struct Table {
     cells: Box<[AtomicU64]>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     /// The tables, by size class. They are dropped with the tree only.
     tables: [Option<Box<Table>>; CLASSES],
-    /// Number of nodes of the lowest inner level; 1 if there are none.
-    nodes: usize,
-    /// That number when the table was made; 0 if there is none.
+    /// The number of nodes when the table was made; 0 if there is none.
     made_for: usize,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        State { tables: std::array::from_fn(|_| None), nodes: 1, made_for: 0 }
-    }
 }
 
 impl Table {
@@ -91,6 +93,12 @@ impl Table {
     fn cell_of(&self, slice: u64) -> usize {
         let cell = slice.saturating_sub(self.base.load(Relaxed)) >> (self.shift.load(Relaxed) & 63);
         (cell as usize).min(self.cells.len() - 1)
+    }
+
+    /// The first cell that has a slice behind `last`.
+    fn cell_after(&self, last: u64) -> usize {
+        let cell = self.cell_of(last);
+        if self.slices_of(cell).1 == last { cell + 1 } else { cell }
     }
 
     /// The first and the last slice of a cell.
@@ -105,7 +113,7 @@ impl Table {
 
 impl Radix {
     pub(super) fn new() -> Self {
-        Radix { current: AtomicPtr::default(), used: true, state: Mutex::default() }
+        Radix { current: AtomicPtr::default(), used: true, nodes: AtomicUsize::new(1), state: Mutex::default() }
     }
 
     /// For trees whose searches begin elsewhere: no table is ever made.
@@ -179,44 +187,41 @@ impl<P: Protocol> BTree<P> {
         if !self.root.radix.used || bounds == Bounds::NOTHING {
             return;
         }
-        let mut state = self.root.radix.state.lock();
-        state.nodes = state.nodes.saturating_add_signed(by);
-        let (nodes, before) = (state.nodes, state.made_for);
-        if nodes >= 2 * before || nodes <= before / 2 {
-            self.make_table(&mut state);
+        let nodes = self.root.radix.nodes.fetch_add(by as usize, Relaxed).wrapping_add(by as usize);
+        let Some(mut state) = self.root.radix.state.try_lock() else { return };
+        if nodes >= 2 * state.made_for || nodes <= state.made_for / 2 {
+            // Where the tree keeps changing, the next change tries again.
+            let _ = self.make_table(&mut state, nodes);
         } else if let Some(table) = self.root.radix.table() {
             self.fill_cells(table, bounds);
         }
     }
 
-    /// Makes a table for all nodes of the lowest inner level.
-    fn make_table(&self, state: &mut State) {
-        let Some((first, last)) = self.lowest_edges().filter(|_| state.nodes > 1) else {
+    /// Makes a table for this number of nodes of the lowest inner level, or none if the tree has no second one.
+    fn make_table(&self, state: &mut State, nodes: usize) -> Result<(), Restart> {
+        let first = self.lowest_for(0, 0)?;
+        let last = self.lowest_for(u64::MAX, u64::MAX)?;
+        let (Some((_, first)), Some((_, last)), true) = (first, last, nodes > 1) else {
             self.root.radix.current.store(std::ptr::null_mut(), Release);
             state.made_for = 0;
-            return;
+            return Ok(());
         };
-        state.made_for = state.nodes;
-        let class = (CELLS_PER_NODE * state.nodes).next_power_of_two().trailing_zeros() as usize;
-        let Some(place) = state.tables.get_mut(class) else { return };
-        let table = place.get_or_insert_with(|| {
+        let class = (CELLS_PER_NODE * nodes).next_power_of_two().trailing_zeros() as usize;
+        let class = class.min(CLASSES - 1);
+        let table: &Table = state.tables[class].get_or_insert_with(|| {
             let cells = (0..1 << class).map(|_| AtomicU64::new(0)).collect();
             Box::new(Table { base: AtomicU64::new(0), shift: AtomicU32::new(0), cells })
         });
-        // As narrow as possible, with the last slice in the last cell at most.
-        let bits = 64 - (last - first).leading_zeros();
-        table.base.store(first, Relaxed);
-        table.shift.store(bits.saturating_sub(class as u32), Relaxed);
+        // As narrow as possible with the beginning of the last node in the last cell at most. The first cell ends with
+        // the first node.
+        let (from, to) = (first.high, last.low.max(first.high));
+        let shift = (64 - (to - from).leading_zeros()).saturating_sub(class as u32);
+        table.base.store(from.saturating_sub((1 << shift) - 1), Relaxed);
+        table.shift.store(shift, Relaxed);
         self.fill_cells(table, Bounds::ALL);
-        self.root.radix.current.store(std::ptr::from_mut(table), Release);
-    }
-
-    /// Where the first node of the lowest inner level ends, and where the last one begins. `None` if the tree changes,
-    /// or if it has less than two inner levels.
-    fn lowest_edges(&self) -> Option<(u64, u64)> {
-        let first = self.lowest_for(0, 0)?.1;
-        let last = self.lowest_for(u64::MAX, u64::MAX)?.1;
-        (first.high < last.low).then(|| (first.high + 1, last.low))
+        self.root.radix.current.store(std::ptr::from_ref(table).cast_mut(), Release);
+        state.made_for = nodes;
+        Ok(())
     }
 
     /// Stores, for each cell that has a slice within `bounds`, the lowest node that leads to all of the cell's slices.
@@ -224,39 +229,48 @@ impl<P: Protocol> BTree<P> {
         let (mut cell, end) = (table.cell_of(bounds.low), table.cell_of(bounds.high));
         while cell <= end {
             let (first, last) = table.slices_of(cell);
-            let found = self.lowest_for(first, last);
-            let (address, high) = found.map_or((0, last), |(node, bounds)| (node.address(), bounds.high));
-            // The node may lead to the slices of the next cells as well, but there may be a lower one.
-            let is_lowest = found.is_some_and(|(node, _)| node.meta().level() == 1);
-            table.cells[cell].store(address, Relaxed);
-            cell += 1;
-            while is_lowest && cell <= end && table.slices_of(cell).1 <= high {
-                table.cells[cell].store(address, Relaxed);
+            let Ok(Some((node, bounds))) = self.lowest_for(first, last) else {
                 cell += 1;
+                continue;
+            };
+            table.cells[cell].store(node.address(), Relaxed);
+            // A node of a higher level may lead to the slices of the next cells as well, but there may be a lower one.
+            let whole = if node.meta().level() == 1 { table.cell_after(bounds.high).min(end + 1).max(cell + 1) } else { cell + 1 };
+            let near = (cell + MOST_CELLS / 2).min(whole);
+            let far = whole.saturating_sub(MOST_CELLS / 2).max(near);
+            for at in (cell + 1..near).chain(far..whole) {
+                table.cells[at].store(node.address(), Relaxed);
             }
+            cell = whole;
         }
     }
 
-    /// The lowest inner node that leads to all slices from `first` to `last`, and its bounds. `None` if the tree changes
-    /// meanwhile, or if its root is a leaf.
-    fn lowest_for(&self, first: u64, last: u64) -> Option<(Node<'_>, Bounds)> {
-        let (mut node, mut version) = self.top().ok()?;
+    /// The lowest inner node that leads to all slices from `first` to `last`, and its bounds. `None` if the root is a
+    /// leaf.
+    fn lowest_for(&self, first: u64, last: u64) -> Result<Option<(Node<'_>, Bounds)>, Restart> {
+        let mut attempts = (0..ATTEMPTS).map(|_| self.try_lowest_for(first, last));
+        attempts.find(Result::is_ok).unwrap_or(Err(Restart))
+    }
+
+    fn try_lowest_for(&self, first: u64, last: u64) -> Result<Option<(Node<'_>, Bounds)>, Restart> {
+        let (mut node, mut version) = self.top()?;
         if !node.meta().is_inner() {
-            return None;
+            node.version().check(version)?;
+            return Ok(None);
         }
         let mut bounds = Inner(node).bounds();
         while node.meta().level() > 1 {
             let child = Inner(node).child_for(search::is_wide(), first);
-            let (child, below) = self.follow(node, version, child).ok()?;
+            let (child, below) = self.follow(node, version, child)?;
             let inside = Inner(child).bounds();
-            child.version().check(below).ok()?;
+            child.version().check(below)?;
             if !inside.contain(first) || !inside.contain(last) {
                 break;
             }
             (node, version, bounds) = (child, below, inside);
         }
-        node.version().check(version).ok()?;
-        Some((node, bounds))
+        node.version().check(version)?;
+        Ok(Some((node, bounds)))
     }
 
     /// Gives bounds to all inner nodes and makes a table. For a tree that was built as a whole and has no writers yet.
@@ -277,132 +291,11 @@ impl<P: Protocol> BTree<P> {
                 rest = behind;
             }
         }
-        let mut state = self.root.radix.state.lock();
-        state.nodes = lowest.max(1);
-        self.make_table(&mut state);
+        let nodes = lowest.max(1);
+        self.root.radix.nodes.store(nodes, Relaxed);
+        let _ = self.make_table(&mut self.root.radix.state.lock(), nodes);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::btree::BTreeIndex;
-    use crate::conformance::Rng;
-    use crate::conformance::point::Bench;
-    use crate::{Index, Ref};
-    use hither_sync::epoch;
-
-    type World = Bench<BTreeIndex>;
-    /// The slice of the key of this number.
-    type Slices<'a> = &'a dyn Fn(u64) -> u64;
-
-    /// Of these slices, how many begin at the lowest inner level, and how many at the root.
-    fn begins(index: &BTreeIndex, slices: &[u64]) -> (usize, usize) {
-        let _pin = epoch::pin();
-        let (root, _) = index.top().expect("no writer is active");
-        let levels = slices.iter().map(|slice| {
-            let (node, _) = index.begin(*slice).expect("no writer is active");
-            assert!(node == root || Inner(node).bounds().contain(*slice));
-            (node.meta().level() == 1, node == root)
-        });
-        levels.fold((0, 0), |(low, high), (lowest, root)| (low + usize::from(lowest), high + usize::from(root)))
-    }
-
-    fn put(world: &World, slice: u64) {
-        world.write(&slice.to_be_bytes(), world.log.append(&slice.to_be_bytes()));
-    }
-
-    fn has_table(world: &World) -> bool {
-        world.index.root.radix.table().is_some()
-    }
-
-    const KEYS: u64 = 40_000;
-
-    #[test]
-    fn most_searches_begin_at_the_lowest_level() {
-        let spread = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let digits = |i: u64| u64::from_be_bytes(format!("{i:08}").into_bytes().try_into().expect("eight digits"));
-        let kinds: [(&str, Slices<'_>, usize); 5] = [
-            ("random", &|i| spread(i), 60),
-            ("in a narrow range, and two far away", &|i| if i < 2 { i * (u64::MAX - 1) } else { (1 << 40) + (spread(i) >> 30) }, 60),
-            ("descending", &|i| (KEYS - i) << 20, 30),
-            ("ascending", &|i| i, 30),
-            ("digits in random order", &|i| digits(i * 7_919 % KEYS), 2),
-        ];
-        for (what, slice, percent) in kinds {
-            let world = Bench::new(BTreeIndex::new());
-            let slices: Vec<u64> = (0..KEYS).map(slice).collect();
-            slices.iter().for_each(|slice| put(&world, *slice));
-            let (lowest, root) = begins(&world.index, &slices);
-            assert!(lowest * 100 >= slices.len() * percent, "{what}: {lowest} of {KEYS} at the lowest level, {root} at the root");
-            world.check(slices.len());
-        }
-    }
-
-    #[test]
-    fn a_table_comes_and_goes_with_the_second_inner_level() {
-        let world = Bench::new(BTreeIndex::new());
-        let mut random = Rng::new(1);
-        let mut slices: Vec<u64> = (0..KEYS).map(|_| random.word()).collect();
-        for round in 0..2 {
-            for (i, slice) in slices.iter().enumerate() {
-                put(&world, *slice);
-                let level = world.index.top().expect("no writer is active").0.meta().level();
-                assert_eq!(has_table(&world), level >= 2, "level {level} at key {i} of round {round}");
-            }
-            // Each size is allocated once.
-            let bytes = world.index.root.radix.memory_bytes();
-            assert!((500..4_000).contains(&bytes), "{bytes} bytes in round {round}");
-            let kept = slices.split_off(500);
-            for slice in &kept {
-                assert!(world.write(&slice.to_be_bytes(), Ref::NONE).is_some());
-            }
-            world.check(slices.len());
-            let level = world.index.top().expect("no writer is active").0.meta().level();
-            assert_eq!(has_table(&world), level >= 2, "level {level} in the end of round {round}");
-            assert!(level < 2, "the tree has shrunk");
-            slices.extend(kept);
-        }
-    }
-
-    /// Whatever the cells hold (leaves, roots of layers, nodes of other slices, nodes that are gone), searches find what
-    /// they should.
-    #[test]
-    fn a_wrong_guess_is_harmless() {
-        let world = Bench::new(BTreeIndex::new());
-        let mut random = Rng::new(2);
-        let slices: Vec<u64> = (0..KEYS).map(|_| random.word()).collect();
-        slices.iter().for_each(|slice| put(&world, *slice));
-        // Layers with inner nodes.
-        for (slice, i) in slices.iter().take(3).flat_map(|slice| (0..200u64).map(move |i| (slice, i))) {
-            let key = [slice.to_be_bytes(), random.word().to_be_bytes(), i.to_be_bytes()].concat();
-            world.write(&key, world.log.append(&key));
-        }
-        // Some nodes are obsolete.
-        let (gone, stay) = slices.split_at(KEYS as usize / 2);
-        for slice in gone.iter().skip(3) {
-            world.write(&slice.to_be_bytes(), Ref::NONE);
-        }
-        let table = world.index.root.radix.table().expect("the tree has two inner levels");
-        let nodes: Vec<u64> = (0..u32::MAX).map_while(|id| world.index.arena.node(id)).map(Node::address).collect();
-        assert!(nodes.len() > 500, "{} nodes", nodes.len());
-        let mut refused = 0;
-        for _ in 0..20 {
-            table.cells.iter().for_each(|cell| cell.store(nodes[random.below(nodes.len())], Relaxed));
-            for slice in stay.iter().take(2_000) {
-                let _pin = epoch::pin();
-                let key = slice.to_be_bytes();
-                let (node, _) = world.index.begin(*slice).expect("no writer is active");
-                refused += usize::from(node.address() != world.index.root.radix.guess(*slice));
-                let found = world.get(&key);
-                assert!(found.is_some());
-                let look = |seen: Ref, _: u64| (seen == found).then_some(());
-                assert_eq!(world.index.peek(u64::from_ne_bytes(key), (world.log.hasher(), look)).0, found);
-            }
-        }
-        assert!(refused > 30_000, "{refused} of 40,000 guesses were refused");
-        // Writes repair what they touch, and end well.
-        gone.iter().for_each(|slice| put(&world, *slice));
-        world.check(slices.len() + 600);
-    }
-}
+mod tests;

@@ -101,7 +101,7 @@ impl<P: Protocol> BTree<P> {
         Ok((node, version))
     }
 
-    /// Descends from a layer's root to the leaf for `slice`. Prefetches whole nodes of the lowest two levels: the
+    /// Descends from a layer's root, or a node below it, to the leaf for `slice`. Prefetches whole nodes of the lowest two levels: the
     /// caller may have other work to do until they arrive.
     #[inline(always)]
     pub(super) fn descend<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
@@ -163,7 +163,8 @@ impl<P: Protocol> BTree<P> {
         self.find_in(root, version, key)
     }
 
-    /// One attempt to find the slot of `key`, starting at `node`, the root of the first layer.
+    /// One attempt to find the slot of `key`, starting at `node`: the root of the first layer or a node below it that
+    /// leads to the key's leaf.
     #[inline(always)]
     pub(crate) fn find_in<'a>(&'a self, mut node: Node<'a>, mut version: u64, key: &[u8]) -> Result<Found<'a>, Restart> {
         let skip = node.meta().skip();
@@ -209,21 +210,21 @@ impl<P: Protocol> BTree<P> {
         self.try_word_in(node, version, slice)
     }
 
-    /// As above, starting at this root of layer 0.
+    /// As above, starting at this node of layer 0, which leads to the slice's leaf.
     #[inline(always)]
-    pub(crate) fn try_word_in<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<FoundWord, Restart> {
-        let (leaf, version) = self.descend_from_inner(root, version, slice)?;
+    pub(crate) fn try_word_in<'a>(&'a self, node: Node<'a>, version: u64, slice: u64) -> Result<FoundWord, Restart> {
+        let (leaf, version) = self.descend_from_inner(node, version, slice)?;
         self.word_in(leaf, version, slice)
     }
 
-    /// Descends from layer 0's root to the leaf for `slice`. Fails if the root is a leaf; otherwise the leaf is a large
-    /// one.
+    /// Descends from a node of layer 0 to the leaf for `slice`. Fails if the node is a leaf, which only a root can be;
+    /// otherwise the leaf is a large one.
     #[inline(always)]
-    pub(super) fn descend_from_inner<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
-        if !root.meta().is_inner() {
+    pub(super) fn descend_from_inner<'a>(&'a self, node: Node<'a>, version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
+        if !node.meta().is_inner() {
             return Err(Restart);
         }
-        self.descend(root, version, slice)
+        self.descend(node, version, slice)
     }
 
     /// Looks for a key of eight bytes in the leaf that [`BTree::descend_from_inner`] returned.
@@ -262,7 +263,8 @@ impl<P: Protocol> BTree<P> {
     #[inline(always)]
     fn peek_by<T: Default>(&self, wide: bool, key: u64, look: impl Look<T>) -> (Ref, T) {
         let slice = u64::from_be(key);
-        let found = self.begin(slice).and_then(|(node, version)| self.peek_in(wide, node, version, slice));
+        let begun = if wide { self.begin(slice) } else { self.begin_whole(slice) };
+        let found = begun.and_then(|(node, version)| self.peek_in(wide, node, version, slice));
         if let Ok(found) = found
             && let Some(seen) = look.look(found, key)
         {
@@ -271,15 +273,15 @@ impl<P: Protocol> BTree<P> {
         (Ref::NONE, T::default())
     }
 
-    /// Returns the value in the first slot of a slice, starting at this root of layer 0. It is the reference of a key
-    /// that begins with the slice, or the address of a layer. The caller's [`Look`] can tell these apart, so the kind
-    /// is not read. `wide` is the result of [`search::is_wide`].
+    /// Returns the value in the first slot of a slice, starting at this node of layer 0, which leads to the slice's leaf.
+    /// It is the reference of a key that begins with the slice, or the address of a layer. The caller's [`Look`] can
+    /// tell these apart, so the kind is not read. `wide` is the result of [`search::is_wide`].
     #[inline(always)]
-    pub(crate) fn peek_in<'a>(&'a self, wide: bool, root: Node<'a>, version: u64, slice: u64) -> Result<Ref, Restart> {
-        if !root.meta().is_inner() {
+    pub(crate) fn peek_in<'a>(&'a self, wide: bool, node: Node<'a>, version: u64, slice: u64) -> Result<Ref, Restart> {
+        if !node.meta().is_inner() {
             return Err(Restart);
         }
-        let (leaf, version) = self.descend_by::<false>(wide, root, version, slice)?;
+        let (leaf, version) = self.descend_by::<false>(wide, node, version, slice)?;
         let meta = leaf.0.meta();
         let position = leaf.position_of(wide, meta, slice);
         if position >= leaf.large_count(meta) {

@@ -30,7 +30,8 @@ impl<P: Protocol> BTree<P> {
         Ok(cursor.expect("layer 0 skips nothing, so no key lies wholly beside it"))
     }
 
-    /// As above, starting at the first layer, which has this root. `None` if the place lies after all its keys.
+    /// As above, starting at the root of the first layer, or a node below it that leads to the key's leaf. `None` if the
+    /// place lies after all keys of the layer.
     pub(crate) fn seek_in<'a, R: Resolver>(
         &'a self,
         (mut root, mut version): (Node<'a>, u64),
