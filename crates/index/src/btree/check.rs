@@ -29,6 +29,7 @@ impl<P: Protocol> BTree<P> {
     pub(super) fn check_all<R: Resolver>(&self, resolver: &R) -> Result<(), String> {
         let (root, _) = self.top().map_err(|_| "the root is obsolete".to_string())?;
         let keys = self.check_layers(root, (0, None), &|key| self.lookup(key, resolver), resolver)?;
+        self.check_radix(root)?;
         let counted = self.len_counted();
         if keys != counted {
             return Err(format!("the tree holds {keys} keys, but {counted} were counted"));

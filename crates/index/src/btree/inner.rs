@@ -15,9 +15,9 @@
 //!   [`MIN_SEPARATORS`] after the next delete has passed, except in the root.
 //! * I3. Every place after the last separator holds the largest number, and every place after the last child holds that
 //!   child again. So a search finds the last child even where it counts too far.
-//! * I4. From the root of layer 0, every slice within a node's bounds leads to the node. Nodes of other layers have
-//!   bounds that contain nothing. (A node that splits stays locked until both parts are reached from above, so nobody
-//!   sees that the new part has its bounds earlier.)
+//! * I4. From the root of layer 0, every slice within a node's bounds leads to the node. Nodes of other layers, and of
+//!   trees without a radix table, have bounds that contain nothing. (When a node splits, the new part has its content and
+//!   bounds before the part is reached from above. So a search that finds the part earlier finds what it should.)
 
 use crate::common::node::{Meta, Node};
 use crate::common::search::{HALF_WORDS, Half, is_wide};

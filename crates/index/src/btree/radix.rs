@@ -9,7 +9,8 @@
 //! The table divides all slices into *cells* of one width. (The first and the last cell are wider: they also hold what
 //! lies before and behind the others.) A cell holds the address of the lowest inner node to which all of its slices
 //! lead, as far as the table knows: of the root, if the cell spans several of the root's children. When a table is made
-//! there are at least [`CELLS_PER_NODE`] cells for each node of the lowest inner level, so few cells span two of them.
+//! there are at least [`CELLS_PER_NODE`] cells for each node of the lowest inner level, and before the next one half as
+//! many, so most cells lead to one of them.
 //! The cells of one width reach from the end of the first of these nodes to the beginning of the last, so that a few
 //! keys far from all others do not make all cells too wide. Keys that use few of the values of each byte (digits,
 //! letters) gain little, since most cells are empty and the others span many nodes. A tree with one inner level has no
@@ -20,19 +21,20 @@
 //! * R1. What a cell holds is a guess: the address of a node of the tree's arena, of any age. A search begins there
 //!   only if the node is a live inner node whose bounds, at the version at which the search goes on, enclose the slice
 //!   (I4 in [`super::inner`]); otherwise it begins at the root.
-//! * R2. After a change of inner nodes the cells that it touched are looked up anew, and the whole table if the number
-//!   of nodes has doubled since, or halved. This is done as well as possible: a cell keeps its old guess where the tree
-//!   keeps changing, or where another thread works on the table.
+//! * R2. After a change of inner nodes the cells that it touched are looked up anew. There is a new table after as many
+//!   splits as there were nodes (so also for keys that move on, as in a queue), or if the number of nodes has halved.
+//!   This is done as well as possible: a cell keeps its old guess where the tree keeps changing, or where another thread
+//!   works on the table.
 //!
 //! # Thread safety
 //!
 //! Searches only load. Whoever has changed an inner node updates the table after that, holding no node, under a lock for
-//! which nobody waits. All tables live as long as the tree, one of each size, and are used again, so a search may read
+//! which no search or write waits. All tables live as long as the tree, one of each size, and are used again, so a search may read
 //! one that is being filled (R1).
 //!
 //! # Cost
 //!
-//! Eight bytes for each cell: 0.02 bytes for each key of a large tree, 1 MiB at most. An update takes a descent for each
+//! Eight bytes for each cell: 0.03 bytes for each key of a large tree, all tables together, and 2 MiB at most. An update takes a descent for each
 //! node and each cell between two nodes in the changed range, and up to [`MOST_CELLS`] stores for a node; a new table
 //! takes as many for the whole tree.
 
@@ -44,15 +46,15 @@ use crate::common::search;
 use crate::common::version::{Restart, held};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicU64};
 
 /// The least number of cells for each node of the lowest inner level.
 const CELLS_PER_NODE: usize = 3;
-/// The most cells that one node gets. More occur where a node's slices span a gap without keys: then the cells in the
-/// middle are left out.
+/// The most cells that one node gets. More occur where keys lie far apart, above all at a gap without keys: then the
+/// node's cells in the middle are left out.
 const MOST_CELLS: usize = 32;
-/// The size classes of tables, of 2^0 cells and more. A larger one than the largest would not stay in the cache. With
-/// more than 90 million keys, cells lead to the level above the lowest.
+/// The size classes of tables, of 2^0 cells and more. A larger one than the largest would not stay in the cache. From
+/// some hundred million keys on, more and more cells lead to the level above the lowest.
 const CLASSES: usize = 18;
 /// How often a descent starts again before it gives up.
 const ATTEMPTS: usize = 8;
@@ -63,8 +65,9 @@ pub(super) struct Radix {
     current: AtomicPtr<Table>,
     /// Whether tables are made.
     used: bool,
-    /// Number of nodes of the lowest inner level; 1 if there are none.
-    nodes: AtomicUsize,
+    /// Number of nodes of the lowest inner level; 1 if there are none. While threads are between a change and its
+    /// count, it may be any number.
+    nodes: AtomicIsize,
     state: Mutex<State>,
 }
 
@@ -85,6 +88,8 @@ struct State {
     tables: [Option<Box<Table>>; CLASSES],
     /// The number of nodes when the table was made; 0 if there is none.
     made_for: usize,
+    /// Splits of such nodes since.
+    splits: usize,
 }
 
 impl Table {
@@ -104,16 +109,17 @@ impl Table {
     /// The first and the last slice of a cell.
     fn slices_of(&self, cell: usize) -> (u64, u64) {
         let (base, shift) = (u128::from(self.base.load(Relaxed)), self.shift.load(Relaxed));
-        let from = |cell: usize| (base + ((cell as u128) << shift)).min(u128::from(u64::MAX)) as u64;
+        let from = |cell: usize| base + ((cell as u128) << shift);
         let first = if cell == 0 { 0 } else { from(cell) };
-        let last = if cell + 1 == self.cells.len() { u64::MAX } else { from(cell + 1).saturating_sub(1).max(first) };
-        (first, last)
+        let last = if cell + 1 == self.cells.len() { u128::MAX } else { from(cell + 1) - 1 };
+        // Behind the cell that holds the largest slice there may be empty ones.
+        [first, last].map(|slice| slice.min(u128::from(u64::MAX)) as u64).into()
     }
 }
 
 impl Radix {
     pub(super) fn new() -> Self {
-        Radix { current: AtomicPtr::default(), used: true, nodes: AtomicUsize::new(1), state: Mutex::default() }
+        Radix { current: AtomicPtr::default(), used: true, nodes: AtomicIsize::new(1), state: Mutex::default() }
     }
 
     /// For trees whose searches begin elsewhere: no table is ever made.
@@ -187,13 +193,15 @@ impl<P: Protocol> BTree<P> {
         if !self.root.radix.used || bounds == Bounds::NOTHING {
             return;
         }
-        let nodes = self.root.radix.nodes.fetch_add(by as usize, Relaxed).wrapping_add(by as usize);
+        debug_assert!(hither_sync::epoch::is_pinned());
+        let nodes = (self.root.radix.nodes.fetch_add(by, Relaxed) + by).max(1) as usize;
         let Some(mut state) = self.root.radix.state.try_lock() else { return };
-        if nodes >= 2 * state.made_for || nodes <= state.made_for / 2 {
+        state.splits += usize::from(by > 0);
+        if state.splits >= state.made_for || nodes <= state.made_for / 2 {
             // Where the tree keeps changing, the next change tries again.
             let _ = self.make_table(&mut state, nodes);
         } else if let Some(table) = self.root.radix.table() {
-            self.fill_cells(table, bounds);
+            let _ = self.fill_cells(table, bounds);
         }
     }
 
@@ -203,7 +211,7 @@ impl<P: Protocol> BTree<P> {
         let last = self.lowest_for(u64::MAX, u64::MAX)?;
         let (Some((_, first)), Some((_, last)), true) = (first, last, nodes > 1) else {
             self.root.radix.current.store(std::ptr::null_mut(), Release);
-            state.made_for = 0;
+            (state.made_for, state.splits) = (0, 0);
             return Ok(());
         };
         let class = (CELLS_PER_NODE * nodes).next_power_of_two().trailing_zeros() as usize;
@@ -213,24 +221,28 @@ impl<P: Protocol> BTree<P> {
             Box::new(Table { base: AtomicU64::new(0), shift: AtomicU32::new(0), cells })
         });
         // As narrow as possible with the beginning of the last node in the last cell at most. The first cell ends with
-        // the first node.
+        // the first node, if that does not end within a cell's width from 0.
         let (from, to) = (first.high, last.low.max(first.high));
         let shift = (64 - (to - from).leading_zeros()).saturating_sub(class as u32);
         table.base.store(from.saturating_sub((1 << shift) - 1), Relaxed);
         table.shift.store(shift, Relaxed);
-        self.fill_cells(table, Bounds::ALL);
+        // Where much of the tree was locked all the while, the table would lead nowhere.
+        if self.fill_cells(table, Bounds::ALL) > table.cells.len() / 8 {
+            return Err(Restart);
+        }
         self.root.radix.current.store(std::ptr::from_ref(table).cast_mut(), Release);
-        state.made_for = nodes;
+        (state.made_for, state.splits) = (nodes, 0);
         Ok(())
     }
 
     /// Stores, for each cell that has a slice within `bounds`, the lowest node that leads to all of the cell's slices.
-    fn fill_cells(&self, table: &Table, bounds: Bounds) {
-        let (mut cell, end) = (table.cell_of(bounds.low), table.cell_of(bounds.high));
+    /// Returns the number of cells for which none was found.
+    fn fill_cells(&self, table: &Table, bounds: Bounds) -> usize {
+        let (mut cell, end, mut missed) = (table.cell_of(bounds.low), table.cell_of(bounds.high), 0);
         while cell <= end {
             let (first, last) = table.slices_of(cell);
             let Ok(Some((node, bounds))) = self.lowest_for(first, last) else {
-                cell += 1;
+                (cell, missed) = (cell + 1, missed + 1);
                 continue;
             };
             table.cells[cell].store(node.address(), Relaxed);
@@ -243,6 +255,7 @@ impl<P: Protocol> BTree<P> {
             }
             cell = whole;
         }
+        missed
     }
 
     /// The lowest inner node that leads to all slices from `first` to `last`, and its bounds. `None` if the root is a
@@ -292,8 +305,29 @@ impl<P: Protocol> BTree<P> {
             }
         }
         let nodes = lowest.max(1);
-        self.root.radix.nodes.store(nodes, Relaxed);
+        self.root.radix.nodes.store(nodes as isize, Relaxed);
         let _ = self.make_table(&mut self.root.radix.state.lock(), nodes);
+    }
+
+    /// Checks the number of nodes while no writer is active.
+    pub(super) fn check_radix(&self, root: Node<'_>) -> Result<(), String> {
+        let nodes = if root.meta().is_inner() { Self::lowest_below(Inner(root)) } else { 1 };
+        let counted = self.root.radix.nodes.load(Relaxed);
+        if self.root.radix.used && counted != nodes as isize {
+            return Err(format!("the tree has {nodes} inner nodes of the lowest level, but {counted} were counted"));
+        }
+        Ok(())
+    }
+
+    /// The number of nodes of the lowest inner level, from this node on down, while no writer is active.
+    fn lowest_below(inner: Inner<'_>) -> usize {
+        if inner.0.meta().level() == 1 {
+            return 1;
+        }
+        let (mut separators, mut children) = (Vec::new(), Vec::new());
+        inner.take(&mut separators, &mut children);
+        // SAFETY: no writer is active, so the children are live (N2).
+        children.into_iter().map(|child| Self::lowest_below(Inner(unsafe { Node::from_address(child) }))).sum()
     }
 }
 

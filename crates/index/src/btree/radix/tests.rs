@@ -26,15 +26,27 @@ fn table(world: &World) -> Option<&Table> {
     world.index.root.radix.table()
 }
 
-/// The number of nodes of the lowest inner level below an inner node.
-fn lowest_below(inner: Inner<'_>) -> usize {
-    if inner.0.meta().level() == 1 {
-        return 1;
+#[test]
+fn cells_divide_all_slices() {
+    for (class, shift, base) in (0..=6).flat_map(|class| [0, 1, 17, 58, 61].map(|shift| (class, shift))).flat_map(|(class, shift)| {
+        let near_end = u64::MAX - (3 << shift.min(60));
+        [0, 1, 12_345, 1 << 40, near_end, u64::MAX].map(|base| (class, shift, base))
+    }) {
+        let cells: Box<[AtomicU64]> = (0..1 << class).map(|_| AtomicU64::new(0)).collect();
+        let table = Table { base: AtomicU64::new(base), shift: AtomicU32::new(shift), cells };
+        let mut next = Some(0);
+        for cell in 0..table.cells.len() {
+            let (first, last) = table.slices_of(cell);
+            // Cells behind the one with the largest slice hold nothing.
+            let Some(expected) = next else { continue };
+            assert_eq!(first, expected, "cell {cell} of 2^{class}, 2^{shift} wide from {base:x}");
+            assert!(first <= last);
+            assert_eq!([first, last].map(|slice| table.cell_of(slice)), [cell; 2], "2^{class} cells, 2^{shift} wide from {base:x}");
+            assert_eq!(table.cell_after(last), cell + 1);
+            next = last.checked_add(1);
+        }
+        assert_eq!(next, None, "2^{class} cells, 2^{shift} wide from {base:x}");
     }
-    let (mut separators, mut children) = (Vec::new(), Vec::new());
-    inner.take(&mut separators, &mut children);
-    // SAFETY: no writer is active, so the children are live.
-    children.into_iter().map(|child| lowest_below(Inner(unsafe { Node::from_address(child) }))).sum()
 }
 
 /// Checks that the cells of these slices, and the number of nodes, are as exact as they are without other threads.
@@ -42,8 +54,7 @@ fn lowest_below(inner: Inner<'_>) -> usize {
 fn check_cells(world: &World, slices: &[u64]) -> usize {
     let (index, _pin) = (&world.index, epoch::pin());
     let (root, _) = index.top().expect("no writer is active");
-    let lowest = if root.meta().is_inner() { lowest_below(Inner(root)) } else { 1 };
-    assert_eq!(index.root.radix.nodes.load(Relaxed), lowest);
+    index.check_radix(root).expect("the nodes are counted");
     assert_eq!(table(world).is_some(), root.meta().level() >= 2);
     let is_lowest = |slice: &&u64| {
         let (node, _) = index.begin(**slice).expect("no writer is active");
@@ -110,6 +121,25 @@ fn a_table_comes_and_goes_with_the_second_inner_level() {
         assert!(level_of_root(&world) < 2, "the tree has shrunk");
         slices.extend(kept);
     }
+}
+
+/// Keys that are appended while as many are deleted at the front: the number of nodes stays, and the table follows.
+#[test]
+fn a_table_follows_keys_that_move_on() {
+    let world = Bench::new(BTreeIndex::new());
+    let mut lowest = 0;
+    for i in 0..5 * KEYS {
+        put(&world, i);
+        if i >= KEYS {
+            world.write(&(i - KEYS).to_be_bytes(), Ref::NONE);
+        }
+        if i > KEYS && i % 1_000 == 0 {
+            lowest += check_cells(&world, &(i - KEYS + 1..=i).step_by(100).collect::<Vec<_>>());
+        }
+    }
+    let all = 4 * KEYS as usize / 1_000 * KEYS as usize / 100;
+    assert!(lowest * 10 >= all * 3, "{lowest} of {all} at the lowest level");
+    world.check(KEYS as usize);
 }
 
 #[test]
