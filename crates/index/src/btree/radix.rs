@@ -10,7 +10,8 @@
 //! lies before and behind the others.) A cell holds the address of the lowest inner node to which all of its slices
 //! lead, as far as the table knows: of the root, if the cell spans several of the root's children. When a table is made
 //! there are at least [`CELLS_PER_NODE`] cells for each node of the lowest inner level, and before the next one half as
-//! many, so most cells lead to one of them.
+//! many, so most cells lead to such a node.
+//!
 //! The cells of one width reach from the end of the first of these nodes to the beginning of the last, so that a few
 //! keys far from all others do not make all cells too wide. Keys that use few of the values of each byte (digits,
 //! letters) gain little, since most cells are empty and the others span many nodes. A tree with one inner level has no
@@ -29,14 +30,14 @@
 //! # Thread safety
 //!
 //! Searches only load. Whoever has changed an inner node updates the table after that, holding no node, under a lock for
-//! which no search or write waits. All tables live as long as the tree, one of each size, and are used again, so a search may read
-//! one that is being filled (R1).
+//! which no search or write waits. All tables live as long as the tree, one of each size, and are used again, so a
+//! search may read one that is being filled (R1).
 //!
 //! # Cost
 //!
-//! Eight bytes for each cell: 0.03 bytes for each key of a large tree, all tables together, and 2 MiB at most. An update takes a descent for each
-//! node and each cell between two nodes in the changed range, and up to [`MOST_CELLS`] stores for a node; a new table
-//! takes as many for the whole tree.
+//! Eight bytes for each cell: 0.03 bytes for each key of a large tree, all tables together, and 2 MiB at most. An update
+//! takes a descent for each node and each cell between two nodes in the changed range, and up to [`MOST_CELLS`] stores
+//! for a node; a new table takes as many for the whole tree.
 
 use super::BTree;
 use super::inner::{Bounds, Inner};
