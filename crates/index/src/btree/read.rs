@@ -101,8 +101,8 @@ impl<P: Protocol> BTree<P> {
         Ok((node, version))
     }
 
-    /// Descends from a layer's root, or a node below it, to the leaf for `slice`. Prefetches whole nodes of the lowest two levels: the
-    /// caller may have other work to do until they arrive.
+    /// Descends from a layer's root, or a node below it, to the leaf for `slice`. Prefetches whole nodes of the lowest
+    /// two levels: the caller may have other work to do until they arrive.
     #[inline(always)]
     pub(super) fn descend<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
         self.descend_by::<true>(search::is_wide(), root, version, slice)
