@@ -14,6 +14,7 @@ use crate::harness::closed::Closed;
 use crate::harness::latency::Quantiles;
 use crate::harness::open::Open;
 use crate::harness::pin;
+use crate::harness::sampling::Sampling;
 use crate::harness::spec::Collector;
 use crate::harness::steady::{Course, Slice, Steady};
 use crate::harness::team::Team;
@@ -25,8 +26,6 @@ use crate::workload::{Distribution, Kind, Workload};
 
 /// Keys of the sample store that shows the mean length of an entry.
 const SAMPLE_KEYS: u64 = 20_000;
-/// One call in this many is timed.
-const SAMPLE_EVERY: u32 = 32;
 /// Length of a slice of the course.
 const SLICE: Duration = Duration::from_millis(250);
 
@@ -223,7 +222,7 @@ impl Case {
     }
 
     fn overwrite(&self, target: &StoreTarget, data: &DataSet, workload: &Workload, ops: u64, epoch: u32) -> Result<Course> {
-        let steady = Steady { ops, at_most: self.at_most, sample_every: SAMPLE_EVERY, slice: SLICE };
+        let steady = Steady { ops, at_most: self.at_most, sampling: Sampling::default(), slice: SLICE };
         steady.run(&self.team(target, data, workload, epoch))
     }
 
@@ -244,7 +243,7 @@ impl Case {
 fn load(target: &StoreTarget, data: &DataSet, keys: u64, threads: usize) -> Result<()> {
     let workload = Workload { kind: Kind::Load, distribution: Distribution::Uniform };
     let team = Team { target, data, workload: &workload, threads, keys, inserted: 0, seed: 1, epoch: 0 };
-    Closed { ops: 0, warmup_ops: 0, at_most: Duration::MAX, sample_every: 64 }.run(&team).map(drop)
+    Closed { ops: 0, warmup_ops: 0, at_most: Duration::MAX, sampling: Sampling::default() }.run(&team).map(drop)
 }
 
 /// The store's counters at one moment.

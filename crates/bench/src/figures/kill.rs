@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::process::{Runner, json, output};
 use crate::harness::closed::Closed;
+use crate::harness::sampling::Sampling;
 use crate::harness::spec::RunSpec;
 use crate::harness::team::Team;
 use crate::harness::verify::Present;
@@ -108,7 +109,7 @@ impl KillSpec {
         let target = StoreTarget::create_with(self.builder(), self.index())?;
         let data = DataSet::new(spec.key_bytes, spec.value_bytes, spec.seed);
         let team = self.team(&target, &data, &load);
-        Closed { ops: 0, warmup_ops: 0, at_most: Duration::MAX, sample_every: 64 }.run(&team)?;
+        Closed { ops: 0, warmup_ops: 0, at_most: Duration::MAX, sampling: Sampling::default() }.run(&team)?;
         let mut overwrites = Overwrites::new(&target, &data, spec)?;
         match self.behind {
             Some(share) => overwrites.until_behind(share)?,

@@ -1,11 +1,12 @@
 //! The closed loop: the threads do as many operations as they can.
 //!
-//! One call in `sample_every` is timed. The clock of that call also shows whether the time is up, so the loop reads no
+//! Few calls are timed ([`Sampling`]). The clock of these calls also shows whether the time is up, so the loop reads no
 //! other clock. Warm-up operations come before the barrier.
 
 use std::time::{Duration, Instant};
 
 use super::latency::Latencies;
+use super::sampling::{Pace, Sampling};
 use super::team::{Member, Outcome, Team};
 use super::worker::Worker;
 use crate::target::{Result, Session, Target};
@@ -20,8 +21,8 @@ pub struct Closed {
     pub warmup_ops: u64,
     /// Ends the measurement even if operations are left.
     pub at_most: Duration,
-    /// One call in this many is timed.
-    pub sample_every: u32,
+    /// The calls that are timed.
+    pub sampling: Sampling,
 }
 
 impl Closed {
@@ -40,19 +41,19 @@ impl Closed {
         barrier.wait();
         warmed?;
         let checked_before = worker.checked();
-        let (mut latencies, mut ops) = (Latencies::default(), 0);
+        let (mut latencies, mut ops, mut pace) = (Latencies::default(), 0, Pace::new(self.sampling));
         let started = Instant::now();
         let mut now = started;
         while stream.remaining() > 0 && now.duration_since(started) < self.at_most {
-            let before = Instant::now();
+            let before = now;
             ops += worker.call(&mut stream)?;
+            latencies.record(before.elapsed());
+            ops += worker.calls(&mut stream, pace.between())?;
             now = Instant::now();
-            latencies.record(now.duration_since(before));
-            ops += worker.calls(&mut stream, u64::from(self.sample_every - 1))?;
+            pace.took(now.duration_since(before));
         }
-        let ended = Instant::now();
         worker.finish(keys)?;
-        Ok(Outcome { ops, checked: worker.checked() - checked_before, started, ended, latencies })
+        Ok(Outcome { ops, checked: worker.checked() - checked_before, started, ended: now, latencies })
     }
 }
 
@@ -88,7 +89,7 @@ mod tests {
     fn measure(target: &MapTarget, workload: &str, ops: u64, epoch: u32) -> Result<Outcome> {
         let (data, workload) = (DataSet::new(8, 8, 3), workload.parse::<Workload>().expect("valid"));
         let team = Team { target, data: &data, workload: &workload, threads: 2, keys: 10_001, inserted: 0, seed: 1, epoch };
-        Closed { ops, warmup_ops: 100, at_most: Duration::from_secs(60), sample_every: 8 }.run(&team)
+        Closed { ops, warmup_ops: 100, at_most: Duration::from_secs(60), sampling: Sampling::OneIn(8) }.run(&team)
     }
 
     #[test]
@@ -112,7 +113,7 @@ mod tests {
         let measure = |value_bytes, workload: &str, ops, epoch| {
             let (data, workload) = (DataSet::new(8, value_bytes, 3), workload.parse::<Workload>().expect("valid"));
             let team = Team { target: &store, data: &data, workload: &workload, threads: 2, keys: 3_001, inserted: 0, seed: 1, epoch };
-            Closed { ops, warmup_ops: 100, at_most: Duration::from_secs(60), sample_every: 8 }.run(&team)
+            Closed { ops, warmup_ops: 100, at_most: Duration::from_secs(60), sampling: Sampling::OneIn(8) }.run(&team)
         };
         for (epoch, value_bytes) in [(0, 48), (10, 53), (20, 256), (30, 257)] {
             let load = if epoch == 0 { "load" } else { "update" };
@@ -135,7 +136,7 @@ mod tests {
         let team = Team { target: &map, data: &data, workload: &workload, threads: 2, keys: 500, inserted: 0, seed: 1, epoch: 0 };
         assert_eq!(team.verify(Present::None, &[]).expect("empty"), 500);
         assert!(team.verify(Present::All, &[]).is_err());
-        Closed { ops: 0, warmup_ops: 0, at_most: Duration::from_secs(9), sample_every: 1 }.run(&team).expect("load");
+        Closed { ops: 0, warmup_ops: 0, at_most: Duration::from_secs(9), sampling: Sampling::OneIn(1) }.run(&team).expect("load");
         assert_eq!(team.verify(Present::All, &[]).expect("full"), 500);
         assert!(team.verify(Present::None, &[]).is_err());
     }

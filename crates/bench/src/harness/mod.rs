@@ -1,7 +1,7 @@
 //! The harness: threads, loops, latencies, memory and records.
 //!
 //! *Closed loop* ([`closed`]): each thread starts its next operation when the last one ended; this measures throughput.
-//! One call in `sample_every` is timed, so that the clock does not slow the loop.
+//! Few calls are timed ([`sampling`]), so that the clock does not slow the loop.
 //!
 //! *Open loop* ([`open`]): operations are due at a fixed rate, and latency counts from the moment an operation was
 //! *due*. So a stall delays every operation behind it (coordinated omission is accounted for).
@@ -16,6 +16,7 @@ pub mod memory;
 pub mod open;
 pub mod pin;
 pub mod record;
+pub mod sampling;
 pub mod script;
 pub mod spec;
 pub mod steady;

@@ -11,6 +11,7 @@ use super::latency::{Latencies, Quantiles};
 use super::machine::Machine;
 use super::open::Open;
 use super::record::Record;
+use super::sampling::Sampling;
 use super::spec::RunSpec;
 use super::team::{Outcome, Team};
 use super::verify::Present;
@@ -105,7 +106,7 @@ fn measure<T: Target>(spec: &RunSpec, team: &Team<'_, T>, preload: bool) -> Resu
     let at_most = if preload { Duration::from_secs(3600) } else { Duration::from_secs_f64(spec.seconds) };
     match spec.rate {
         Some(rate) if !team.workload.kind.loads() => Open { rate, ops: spec.ops(), warmup_ops: spec.warmup(), at_most }.run(team),
-        _ => Closed { ops: spec.ops(), warmup_ops: spec.warmup(), at_most, sample_every: spec.sample_every }.run(team),
+        _ => Closed { ops: spec.ops(), warmup_ops: spec.warmup(), at_most, sampling: Sampling::one_in(spec.sample_every) }.run(team),
     }
 }
 

@@ -117,9 +117,9 @@ pub struct RunSpec {
     /// Directory in which stores are created and removed [default: /dev/shm for dax, the temporary directory for file]
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// One call in this many is timed in the closed loop
-    #[arg(long, default_value_t = 32)]
-    pub sample_every: u32,
+    /// One call in this many is timed in the closed loop [default: one of each thread in 100 µs]
+    #[arg(long)]
+    pub sample_every: Option<u32>,
     /// Reads and checks every key after the last workload, and scans them all if the store has an order
     #[arg(long)]
     pub verify: bool,
@@ -192,7 +192,7 @@ impl RunSpec {
     /// Refuses requests that cannot be measured, and a file medium that is really memory.
     pub fn validate(&self) -> Result<()> {
         let refuse = |text: &str| Err(Error::Config(text.into()));
-        if self.keys == 0 || self.threads == 0 || self.runs == 0 || self.sample_every == 0 {
+        if self.keys == 0 || self.threads == 0 || self.runs == 0 || self.sample_every == Some(0) {
             return refuse("keys, threads, runs and sample-every must be at least 1");
         }
         if self.threads > MOST_THREADS {

@@ -1,9 +1,9 @@
 //! The closed loop over a long time: how the rate and the stalls change in its course.
 //!
 //! The calls are those of the closed loop; keys, values and the values that reads are compared with are built before
-//! the calls. One call in `sample_every` is timed for the quantiles, which are those of puts.
+//! the calls. Few calls are timed ([`Sampling`]) for the quantiles, which are those of puts.
 //!
-//! The clock reading at the end of that call also gives the time since the previous reading, so that no stall goes
+//! The clock reading at the end of such a call also gives the time since the previous reading, so that no stall goes
 //! unseen: each slice of time keeps its longest such stretch.
 //!
 //! Thread safety: a course per thread, joined under a lock at its end.
@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::latency::Latencies;
+use super::sampling::{Pace, Sampling, nanoseconds};
 use super::team::{Member, Outcome, Team};
 use crate::target::{Error, Result, Session, Target};
 use crate::workload::stream::OpKind;
@@ -23,8 +24,8 @@ pub struct Steady {
     pub ops: u64,
     /// Ends the measurement even if operations are left.
     pub at_most: Duration,
-    /// One call in this many is timed.
-    pub sample_every: u32,
+    /// The calls that are timed.
+    pub sampling: Sampling,
     /// The length of a slice.
     pub slice: Duration,
 }
@@ -34,7 +35,7 @@ pub struct Steady {
 pub struct Slice {
     /// Number of operations in the stretches that ended in it.
     pub ops: u64,
-    /// The longest stretch of `sample_every` calls that ended in it.
+    /// The longest time from one timed call to the next that ended in it.
     pub worst: Duration,
 }
 
@@ -50,7 +51,7 @@ pub struct Course {
 impl Steady {
     /// Runs the loop on all threads of the team; the workload must be of a kind without groups.
     pub fn run<T: Target>(&self, team: &Team<'_, T>) -> Result<Course> {
-        if team.workload.kind.group() > 1 || self.sample_every == 0 || self.slice.is_zero() {
+        if team.workload.kind.group() > 1 || !self.sampling.is_valid() || self.slice.is_zero() {
             return Err(Error::Config("a course is of single operations, sampled now and then, in slices of some length".into()));
         }
         let slices = Mutex::new(Vec::new());
@@ -66,11 +67,11 @@ impl Steady {
         let Member { mut worker, mut stream, barrier, .. } = member;
         barrier.wait();
         let (mut latencies, mut ops, mut slices) = (Latencies::default(), 0, Vec::new());
-        let (between, slice_ns) = (u64::from(self.sample_every - 1), nanoseconds(self.slice));
+        let (mut pace, slice_ns) = (Pace::new(self.sampling), nanoseconds(self.slice));
         let started = Instant::now();
         let mut last = started;
         while stream.remaining() > 0 && last.duration_since(started) < self.at_most {
-            let mut stretch = worker.calls(&mut stream, between)?;
+            let mut stretch = worker.calls(&mut stream, pace.between())?;
             let is_put = stream.peek().is_some_and(|op| op.kind() == OpKind::Put);
             let before = Instant::now();
             stretch += worker.call(&mut stream)?;
@@ -80,17 +81,13 @@ impl Steady {
             }
             ops += stretch;
             note(&mut slices, (nanoseconds(now.duration_since(started)) / slice_ns) as usize, stretch, now - last);
+            pace.took(now - last);
             last = now;
         }
         worker.finish(keys)?;
         let checked = worker.checked();
         Ok((Outcome { ops, checked, started, ended: last, latencies }, slices))
     }
-}
-
-/// Avoids the 128-bit division to which `as_nanos` leads; suffices for 584 years.
-fn nanoseconds(time: Duration) -> u64 {
-    time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
 }
 
 fn note(slices: &mut Vec<Slice>, at: usize, ops: u64, took: Duration) {
@@ -136,7 +133,7 @@ mod tests {
         let run = |workload: &str, ops, epoch| {
             let workload = workload.parse::<Workload>().expect("valid");
             let team = Team { target: &map, data: &data, workload: &workload, threads: 2, keys: 1_000, inserted: 0, seed: 1, epoch };
-            let course = Steady { ops, at_most: Duration::from_secs(60), sample_every: 4, slice: Duration::from_millis(1) };
+            let course = Steady { ops, at_most: Duration::from_secs(60), sampling: Sampling::OneIn(4), slice: Duration::from_millis(1) };
             course.run(&team)
         };
         run("load", 0, 0).expect("load");

@@ -106,6 +106,7 @@ impl<T: Target> Team<'_, T> {
 mod tests {
     use super::*;
     use crate::harness::closed::Closed;
+    use crate::harness::sampling::Sampling;
     use crate::target::Session;
     use crate::workload::data::DataSet;
     use std::collections::BTreeMap;
@@ -164,7 +165,7 @@ mod tests {
         let workloads: Vec<Workload> = script.iter().map(|name| name.parse().expect("valid")).collect();
         let team = |workload, epoch| Team { target: &target, data: &data, workload, threads: 2, keys: 3_000, inserted: 0, seed: 1, epoch };
         for (epoch, workload) in workloads.iter().enumerate() {
-            let closed = Closed { ops: 500, warmup_ops: 0, at_most: Duration::from_secs(60), sample_every: 8 };
+            let closed = Closed { ops: 500, warmup_ops: 0, at_most: Duration::from_secs(60), sampling: Sampling::OneIn(8) };
             closed.run(&team(workload, epoch as u32))?;
         }
         team(&workloads[0], 200).verify(present, &workloads)

@@ -19,12 +19,15 @@ struct Scans {
     asked: u64,
 }
 
-/// Number of calls that are prepared together.
-const AHEAD: usize = 32;
+/// Most calls that are prepared together. Between one group and the next a processor has no calls under way, so groups
+/// are not small.
+const AHEAD: usize = 128;
 
-/// Length of the longest values that are prepared. All prepared values together stay in a processor's first-level
-/// cache.
+/// Length of the longest values that are prepared.
 const LONGEST_AHEAD: usize = 256;
+
+/// Most bytes that prepared values of more than eight bytes take together. They stay in a processor's first-level cache.
+const AHEAD_BYTES: usize = 8 << 10;
 
 /// The data of a prepared call with a short key.
 #[derive(Clone, Copy)]
@@ -61,10 +64,11 @@ impl<'d, S: Session> Worker<'d, S> {
     pub(super) fn new(session: S, data: &'d DataSet, workload: &Workload, epoch: u32) -> Self {
         let group = workload.kind.group() as usize;
         let prepared = data.fixed_value_bytes().filter(|bytes| data.key_bytes() == 8 && (8..=LONGEST_AHEAD).contains(bytes));
+        let ahead = prepared.map_or(0, |bytes| AHEAD.min(AHEAD_BYTES / bytes));
         let none = Prepared { op: Op::new(OpKind::Get, 0), key: [0; 8], value: [0; 8] };
         Self {
-            ahead: vec![none; if prepared.is_some() { AHEAD } else { 0 }],
-            long_values: vec![0; prepared.filter(|bytes| *bytes > 8).map_or(0, |bytes| AHEAD * bytes)],
+            ahead: vec![none; ahead],
+            long_values: vec![0; prepared.filter(|bytes| *bytes > 8).map_or(0, |bytes| ahead * bytes)],
             session,
             data,
             kind: workload.kind,

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::append::{AppendFigure, AppendLimit};
 use crate::harness::closed::Closed;
 use crate::harness::pin;
+use crate::harness::sampling::Sampling;
 use crate::harness::team::Team;
 use crate::target::Result;
 use crate::target::map::MapTarget;
@@ -78,7 +79,8 @@ impl Request {
         let (data, workload) = (DataSet::new(8, 8, 1), Workload { kind, distribution });
         let team =
             Team { target: map, data: &data, workload: &workload, threads: self.threads, keys: self.keys, inserted: 0, seed: 1, epoch };
-        let closed = Closed { ops: self.gets, warmup_ops: self.gets / 10, at_most: Duration::from_secs(600), sample_every: 32 };
+        let closed =
+            Closed { ops: self.gets, warmup_ops: self.gets / 10, at_most: Duration::from_secs(600), sampling: Sampling::default() };
         Ok(closed.run(&team)?.ops_per_s())
     }
 }
