@@ -69,7 +69,7 @@ impl Failpoints {
     }
 
     /// Makes the bytes from `from` to `to` of the pool count as unreadable, for
-    /// [`Pool::cover_unreadable`](crate::Pool::cover_unreadable).
+    /// [`Pool::cover_unreadable`](crate::Pool::cover_unreadable) and [`Pool::is_zero`](crate::Pool::is_zero).
     pub fn make_unreadable(&self, from: u64, to: u64) {
         self.unreadable.lock().push((from, to));
     }
@@ -79,9 +79,14 @@ impl Failpoints {
         self.checked_bytes.load(Ordering::Relaxed)
     }
 
+    /// As [`Failpoints::is_unreadable`]. Counts the range among the checked bytes.
+    pub(crate) fn is_unreadable_if_checked(&self, from: u64, to: u64) -> bool {
+        self.checked_bytes.fetch_add(to - from, Ordering::Relaxed);
+        self.is_unreadable(from, to)
+    }
+
     /// Whether some byte of the range counts as unreadable.
     pub(crate) fn is_unreadable(&self, from: u64, to: u64) -> bool {
-        self.checked_bytes.fetch_add(to - from, Ordering::Relaxed);
         self.unreadable.lock().iter().any(|&(first, end)| first < to && from < end)
     }
 

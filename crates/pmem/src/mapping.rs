@@ -2,8 +2,8 @@
 //!
 //! The base is aligned to 2 MiB so that huge pages are possible; the reserve is inaccessible and costs no memory.
 //!
-//! A mapping is excluded from forked children (`MADV_DONTFORK`): a child that touches it faults, so no second process
-//! can write despite the lock. If another program truncates the mapped file, an access faults with SIGBUS: see the
+//! A mapping is excluded from forked children (`MADV_DONTFORK`): a child that touches it faults or reaches memory of its
+//! own, so no second process can write despite the lock. If another program truncates the mapped file, an access faults with SIGBUS: see the
 //! `sigbus` module.
 
 use std::fs::File;
@@ -23,6 +23,8 @@ pub(crate) struct Mapping {
     reserved_len: usize,
     base: *mut u8,
     max_len: u64,
+    /// The process that made the mapping.
+    process: u32,
 }
 
 // SAFETY: the struct only holds addresses. The memory behind them is shared by design and accessed through `Access`,
@@ -61,7 +63,7 @@ impl Mapping {
         let padding = reserved.align_offset(HUGE_BYTES as usize);
         // SAFETY: padding < 2 MiB, by which the reserve is longer than `max_len`.
         let base = unsafe { reserved.add(padding) };
-        Ok(Mapping { place: place.clone(), reserved, reserved_len, base, max_len })
+        Ok(Mapping { place: place.clone(), reserved, reserved_len, base, max_len, process: std::process::id() })
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
@@ -217,6 +219,10 @@ fn prefer_node(at: *mut u8, len: u64, os_node: u32) -> bool {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if std::process::id() != self.process {
+            // A forked child: what was mapped is a hole there, in which something else may lie by now.
+            return;
+        }
         // SAFETY: the reserve belongs to this struct, and nobody may use a pool's memory after it is dropped.
         let _ = unsafe { rustix::mm::munmap(self.reserved.cast(), self.reserved_len) };
     }

@@ -339,3 +339,72 @@ fn a_verification_covers_nothing_that_was_appended_since() {
     let lost: Vec<_> = (0..40u64).filter(|number| get(&store, &keyspace, &number.to_be_bytes()) != Some(again(*number))).collect();
     assert!(lost.is_empty(), "{lost:?}");
 }
+
+/// The offset in the pool's file of a segment, and whether its descriptor is blank. All segments lie at the end of the
+/// file, behind their table.
+fn segments_of(path: &Path) -> Vec<(usize, bool)> {
+    let (bytes, count) = (std::fs::read(path).unwrap(), (8 << 20) / SEGMENT);
+    let is_blank = |segment: usize| bytes[TABLE + segment * DESCRIPTOR..][..DESCRIPTOR].iter().all(|byte| *byte == 0);
+    (0..count).map(|segment| (bytes.len() - (count - segment) * SEGMENT, is_blank(segment))).collect()
+}
+
+const SEGMENT: usize = 64 << 10;
+const TABLE: usize = 139_264;
+const DESCRIPTOR: usize = 128;
+
+/// Segments are zeroed ahead of their use, so even those that were never used have sectors that can go bad.
+///
+/// Regression: a salvage read such a segment without a look at it first, and the process ended, each time anew. An
+/// opening reported an input/output error instead of the segment.
+#[test]
+fn a_salvage_passes_over_a_bad_page_of_a_segment_that_was_never_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let (options, path) = (options(dir.path()), dir.path().join("node0.hither"));
+    fill(&options);
+    let (unused, _) = *segments_of(&path).iter().rfind(|(_, is_blank)| *is_blank).expect("the store is not full");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; SEGMENT], unused as u64).unwrap();
+    for (place, opens) in [(unused, false), (unused + SEGMENT / 2, true)] {
+        let bad = with_bad_page(&options, place);
+        match Store::open(bad.clone()) {
+            Ok(store) => assert!(opens && store.open_keyspace("k").unwrap().len() as u64 == KEYS),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(!opens && error.kind() == ErrorKind::Damaged && text.contains("cannot be read"), "{text}");
+                assert!(text.contains(&format!("at byte {unused}")), "{text}");
+            }
+        }
+        let store = Store::open(Options { salvage: true, medium: MediumChoice::PrivateCopy, ..bad }).unwrap();
+        let salvaged = &store.recovery().salvaged;
+        assert!(salvaged.iter().any(|what| what.contains("is blank") && what.contains(&format!("at byte {place}"))), "{salvaged:?}");
+        assert_eq!(readable(&store), KEYS);
+    }
+}
+
+/// Regression: what a descriptor's loss had left was searched without a look at the pages first.
+#[test]
+fn a_salvage_searches_segments_with_bad_pages_for_what_a_lost_descriptor_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { checkpoints: CheckpointMode::Off, ..options(dir.path()) };
+    fill(&options);
+    let (path, place) = (dir.path().join("node0.hither"), place_of(dir.path(), 1_000));
+    let segments = segments_of(&path);
+    let segment = segments.iter().rposition(|(offset, _)| *offset <= place).expect("it is in a segment");
+    let salvage = || {
+        let points = Failpoints::new();
+        points.make_unreadable(place as u64, place as u64 + 1);
+        let (salvage, medium, failpoints) = (true, MediumChoice::PrivateCopy, Some(points.clone()));
+        let store = Store::open(Options { salvage, medium, failpoints, ..options.clone() }).unwrap();
+        let found = readable(&store);
+        // All but the entries of that page.
+        assert!((KEYS - 15..=KEYS - 8).contains(&found), "{found} of {KEYS}: {:?}", store.recovery().salvaged);
+        points.checked_bytes()
+    };
+    let scanned = salvage();
+    // The descriptor's commit word; its slots are whole.
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[TABLE + segment * DESCRIPTOR..][..8].fill(0);
+    std::fs::write(&path, bytes).unwrap();
+    let searched = salvage() - scanned;
+    assert!(searched >= (SEGMENT - PAGE) as u64, "{searched}: a search looks before the scan does");
+}

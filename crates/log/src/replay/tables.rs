@@ -30,9 +30,13 @@ fn salvage_descriptor(pool: &Pool, index: u32, salvaged: &mut Vec<String>) -> Re
     }
     let found = pool.salvaged_descriptors(index).into_iter().find(|found| found.is_current || holds_entries(pool, index, &found.value));
     match (found, read) {
-        (None, Ok(never_used)) if pool.is_zero(pool.segment_offset(index), pool.segment_bytes())? => Ok(Some(never_used)),
-        (None, Ok(_)) => {
-            salvaged.push(format!("{}, though the segment is not empty; its entries cannot be read", blank_descriptor(pool, index)));
+        (None, Ok(never_used)) => {
+            let content = match pool.is_zero(pool.segment_offset(index), pool.segment_bytes()) {
+                Ok(true) => return Ok(Some(never_used)),
+                Ok(false) => String::from("though the segment is not empty; its entries cannot be read"),
+                Err(unreadable) => format!("and {unreadable} (at byte {}); if it was ever used, its entries are lost", unreadable.first),
+            };
+            salvaged.push(format!("{}, {content}", blank_descriptor(pool, index)));
             Ok(None)
         }
         (None, Err(damage)) => {
@@ -64,6 +68,8 @@ fn holds_entries(pool: &Pool, index: u32, descriptor: &Descriptor) -> bool {
         return false;
     }
     let start = pool.segment_offset(index);
+    // Pages that cannot be read show zeros from now on. Whoever scans the segment later finds them anew.
+    pool.cover_unreadable(start, u64::from(run_len) * pool.segment_bytes());
     match verified_entry_at(pool, start, descriptor.generation) {
         _ if run_len == 1 => scan(pool, index, descriptor, |_, _| {}).entries > 0,
         // The segments of another life must not be taken for parts of a run. A run is made for an upper bound of its
@@ -146,10 +152,14 @@ impl NodePool {
     /// segment would be taken for a fresh one and written over.
     fn believed_descriptor(&self, index: u32) -> Result<Descriptor> {
         let descriptor = self.pool.descriptor(index)?;
-        if !self.pool.was_used(index) && !self.pool.is_zero(self.pool.segment_offset(index), HEAD_BYTES)? {
-            return Err(self.damaged(index, String::from("its descriptor is blank, but the segment is not empty")));
+        if self.pool.was_used(index) {
+            return Ok(descriptor);
         }
-        Ok(descriptor)
+        match self.pool.is_zero(self.pool.segment_offset(index), HEAD_BYTES) {
+            Ok(true) => Ok(descriptor),
+            Ok(false) => Err(self.damaged(index, String::from("its descriptor is blank, but the segment is not empty"))),
+            Err(unreadable) => Err(self.damaged(index, format!("its descriptor is blank, and the first {unreadable}"))),
+        }
     }
 
     /// Sets a segment aside, and those that may be the rest of its run. Returns how many.

@@ -172,11 +172,14 @@ impl Log {
             return;
         }
         // What was appended since the opening is not part of what is verified: zeros there would pass for verified.
-        let tail = segment.tail_at_open.load(Relaxed);
-        if tail != 0 && at.offset >= tail {
+        // Nor can it be written any more, so the page in which writing went on is not checked either.
+        let end = match segment.tail_at_open.load(Relaxed) {
+            0 => pool.segment_offset(pool.segment_count()),
+            tail => tail / pool.page_bytes() * pool.page_bytes(),
+        };
+        if at.offset >= end {
             return;
         }
-        let end = pool.segment_offset(pool.segment_count());
         let cover = |len: u64| self.cover_range(at.node as usize, at.offset, len.min(end - at.offset));
         let mut found = cover(address::tagged_size(reference).unwrap_or(HEAD_BYTES).min(most));
         if !found.is_any() && address::tagged_size(reference).is_none() {

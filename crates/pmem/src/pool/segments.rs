@@ -1,11 +1,13 @@
 //! Segments: descriptors, zeroing, growth.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use super::Pool;
 use super::storage::{self, io};
+use super::unreadable::Unreadable;
 use crate::error::{Error, Result};
 use crate::failpoint;
 use crate::layout::PAGE_BYTES;
@@ -55,28 +57,33 @@ impl Pool {
     /// file system knows to have never been written.
     ///
     /// # Errors
-    /// If the range cannot be read.
+    /// What cannot be read. Of ranges longer than a page, what cannot be read shows zeros from now on, as after
+    /// [`Pool::cover_unreadable`].
     ///
     /// # Panics
     /// If the range is not inside the pool.
-    pub fn is_zero(&self, off: u64, len: u64) -> Result<bool> {
+    pub fn is_zero(&self, off: u64, len: u64) -> std::result::Result<bool, Unreadable> {
         let end = off.checked_add(len).filter(|end| *end <= self.len_mapped()).expect("the range is inside the pool");
         let file = self.access.file().filter(|_| self.medium.kind != crate::MediumKind::DevDax);
         match file {
             // A read through the file allocates no page for a range that was never written.
             Some(file) if len <= PAGE_BYTES => {
                 let bytes = &mut [0; PAGE_BYTES as usize][..len as usize];
-                match file.read_exact_at(bytes, off) {
-                    // A file that was cut short has nothing behind its end.
-                    Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
-                        return Err(storage::io(self.access.place(), "reading what may be unused", off)(error));
-                    }
-                    _ => {}
-                }
-                return Ok(bytes.iter().all(|byte| *byte == 0));
+                let is_planted = self.access.failpoints().is_some_and(|points| points.is_unreadable(off, end));
+                // A file that was cut short has nothing behind its end.
+                let is_read = file.read_exact_at(bytes, off).map_or_else(|error| error.kind() == ErrorKind::UnexpectedEof, |()| true);
+                return if is_read && !is_planted {
+                    Ok(bytes.iter().all(|byte| *byte == 0))
+                } else {
+                    Err(Unreadable { bytes: len, first: off })
+                };
             }
             Some(file) if storage::is_unwritten(file, off, len) => return Ok(true),
             _ => {}
+        }
+        let unreadable = self.cover_unreadable(off, len);
+        if unreadable.is_any() {
+            return Err(unreadable);
         }
         // SAFETY: the range is mapped, which was checked, and nobody writes there by the caller's promise.
         let bytes = unsafe { std::slice::from_raw_parts(self.base().add(off as usize), (end - off) as usize) };
@@ -122,7 +129,9 @@ impl Pool {
             return Err(self.access.sync_failed());
         }
         let (off, len) = (self.segment_offset(i), u64::from(run_len) * self.segment_bytes());
-        failpoint::check(self.access.failpoints(), "zero").map_err(io(self.access.place(), "zeroing a segment", off))?;
+        // Where blocks are copied when they are written, zeros need room.
+        let failed = storage::no_room_or_io(self.access.place(), "zeroing a segment", off, len);
+        failpoint::check(self.access.failpoints(), "zero").map_err(&failed)?;
         match self.access.file() {
             Some(file) if self.needs_sync() => {
                 // A reader of the file, perhaps a backup, may have left it in the cache in large pages: see
@@ -132,7 +141,7 @@ impl Pool {
                 for at in (off..off + len).step_by(step as usize) {
                     let part = step.min(off + len - at);
                     storage::require_length(self.access.place(), file, at + part)?;
-                    storage::write_zeros(file, at, part).map_err(io(self.access.place(), "zeroing a segment", at))?;
+                    storage::write_zeros(file, at, part).map_err(&failed)?;
                     self.access.sync()?;
                 }
             }
@@ -200,7 +209,13 @@ impl Pool {
             // An earlier growth mapped this much and then failed to commit.
             return Ok(());
         }
-        storage::extend(&self.access, &self.medium, new, &self.runtime())?;
+        if let Err(error) = storage::extend(&self.access, &self.medium, new, &self.runtime()) {
+            if let Some(file) = file.filter(|_| self.medium.kind != crate::MediumKind::DevDax) {
+                // Best effort: what lies behind the pool's end is harmless, but takes room.
+                let _ = file.set_len(old);
+            }
+            return Err(error);
+        }
         if self.medium.kind == crate::MediumKind::DevDax {
             // SAFETY: the new range is mapped and belongs to no segment yet.
             unsafe { self.access.zero_streaming(old, new - old) };

@@ -233,11 +233,8 @@ pub(super) fn preallocate(place: &Place, file: &File, off: u64, len: u64, run: &
 }
 
 fn allocate(place: &Place, file: &File, off: u64, len: u64, run: &Runtime) -> Result<()> {
-    let failed = |e: std::io::Error| match e.raw_os_error() {
-        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Error::DiskFull { pool: place.clone(), bytes: len },
-        _ => io(place, "preallocating", off)(e),
-    };
-    failpoint::check(run.failpoints.as_ref(), "fallocate").and_then(|()| require_room(file, off + len)).map_err(failed)?;
+    let failed = no_room_or_io(place, "preallocating", off, len);
+    failpoint::check(run.failpoints.as_ref(), "fallocate").and_then(|()| require_room(file, off + len)).map_err(&failed)?;
     if medium::is_tmpfs(file) {
         // Before there are any pages, because pages stay where they are allocated.
         if let Some(node) = run.bind_os_node {
@@ -254,6 +251,14 @@ fn allocate(place: &Place, file: &File, off: u64, len: u64, run: &Runtime) -> Re
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => return write_zeros(file, off, len).map_err(failed),
             Err(e) => return Err(failed(e.into())),
         }
+    }
+}
+
+/// The error of writing or allocating so many bytes at this offset.
+pub(super) fn no_room_or_io<'a>(place: &'a Place, what: &'static str, off: u64, bytes: u64) -> impl Fn(std::io::Error) -> Error + 'a {
+    move |error| match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Error::DiskFull { pool: place.clone(), bytes },
+        _ => io(place, what, off)(error),
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::skipped;
 use crate::layout::{DESCRIPTOR_BYTES, PAGE_BYTES, TABLE_OFF};
 use crate::medium::Probe;
 use crate::pool::storage::{forget_cached, write_zeros};
@@ -27,16 +28,16 @@ fn cached_pages(file: &File, pages: usize) -> Vec<bool> {
 #[test]
 fn what_is_forgotten_in_part_is_forgotten() {
     if rustix::param::page_size() as u64 != PAGE_BYTES {
-        return;
+        return skipped("with_large_pages");
     }
     let file = tempfile::tempfile().unwrap();
     if Probe::of(&file).unwrap().memory {
-        return;
+        return skipped("without_disk");
     }
     write_zeros(&file, 0, 6 * PAGE_BYTES).unwrap();
     file.sync_all().unwrap();
     if cached_pages(&file, 6) != [true; 6] {
-        return;
+        return skipped("without_cached_pages");
     }
     forget_cached(&file, 2 * PAGE_BYTES, 3 * PAGE_BYTES + 128);
     assert_eq!(cached_pages(&file, 6), [true, true, false, false, true, true]);
@@ -65,7 +66,7 @@ fn what_is_hardened_is_written_also_where_it_passes_for_clean() {
     pool.sync().unwrap();
     let Some(0) = dirty_kb(&path) else {
         eprintln!("this system does not tell which pages are dirty, or not of files in the temporary directory");
-        super::skipped("without_dirty_pages");
+        skipped("without_dirty_pages");
         return;
     };
     let before = super::image_of(&pool);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{active, on_tmpfs, small};
+use super::{active, on_tmpfs, skipped, small};
 use crate::{CreateOptions, Emulate, Error, FailAt, Failpoints, MediumChoice, MediumKind, OpenOptions, PersistenceDomain, Pool};
 use crate::{StoreKind, SyncPhase, Tracer};
 
@@ -280,7 +280,7 @@ fn a_really_full_file_system() {
     let dir = tempfile::tempdir().unwrap();
     let mount = |args: &[&str]| Command::new("mount").args(args).arg(dir.path()).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
     if !mount(&["-t", "tmpfs", "-o", "size=1m", "none"]) {
-        super::skipped("without_mounting");
+        skipped("without_mounting");
         return;
     }
     let path = dir.path().join("pool");
@@ -367,7 +367,7 @@ fn forced_dax_on_a_disk_is_refused() {
     let (_dir, path) = folder();
     let probe = born(&path, &small());
     if probe.medium().kind != MediumKind::File {
-        return;
+        return skipped("without_disk");
     }
     drop(probe);
     let mut o = OpenOptions { medium: MediumChoice::ForcedDax, ..OpenOptions::new() };

@@ -54,3 +54,32 @@ fn a_growth_that_fails_leaves_nothing_behind_the_end() {
     pool.grow(1).unwrap();
     assert!(pool.is_zero(end, pool.segment_bytes()).unwrap());
 }
+
+/// Regression: a file that had grown when its mapping failed stayed that long.
+#[test]
+fn a_growth_that_cannot_be_mapped_gives_its_space_back() {
+    let (_dir, path) = folder();
+    let points = Failpoints::new();
+    let pool = born(&path, &CreateOptions { failpoints: Some(points.clone()), ..on_file() });
+    let length = || std::fs::metadata(&path).unwrap().len();
+    let before = length();
+    points.arm("mmap_short", FailAt { skip: 0, count: 1, errno: libc::ENOMEM });
+    assert!(pool.grow(4).is_err());
+    assert_eq!((length(), pool.segment_count()), (before, 16));
+    pool.grow(4).unwrap();
+    assert_eq!((length(), pool.segment_count()), (before + 4 * pool.segment_bytes(), 20));
+}
+
+/// Regression: where zeros need room, as on file systems that copy blocks when they are written, a full disk was an
+/// input/output error, with the advice to look at the device.
+#[test]
+fn zeros_that_find_no_room_are_a_full_disk() {
+    let (_dir, path) = folder();
+    let points = Failpoints::new();
+    let pool = born(&path, &CreateOptions { failpoints: Some(points.clone()), ..on_file() });
+    points.arm("zero", FailAt { skip: 0, count: 1, errno: libc::ENOSPC });
+    let error = pool.zero_segment(3, 1).unwrap_err();
+    assert!(matches!(error, Error::DiskFull { bytes, .. } if bytes == pool.segment_bytes()), "{error}");
+    assert!(!pool.is_poisoned());
+    pool.zero_segment(3, 1).unwrap();
+}
