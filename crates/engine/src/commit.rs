@@ -216,7 +216,12 @@ impl Committer {
         is_in_callback() && self.in_background.any()
     }
 
-    /// Notes that no background thread could be started.
+    /// The highest version for which the background committer was asked.
+    pub fn requested(&self) -> u64 {
+        self.requested.load(Ordering::Acquire)
+    }
+
+    /// Notes that no background thread could be started, or that it has ended.
     pub fn note_alone(&self) {
         self.alone.store(true, Ordering::Release);
     }

@@ -1,10 +1,10 @@
-//! Whether a keyspace has entries with an expiry, so that the sweeper must look there, and how many the last search
-//! met.
+//! Whether a keyspace has entries with an expiry, when the sweeper must look there, and how many the last search met.
 //!
 //! A writer that installs such an entry notes it afterwards, in the same writer section. A search that meets none takes
-//! the flag down, unless one was noted meanwhile.
+//! the flag down, unless one was noted meanwhile. A search is due if an entry was noted since the last one began, or the
+//! time of one that it met has come.
 //!
-//! Thread safety: any number of writers and searches; all fields are atomic. Crash: recovery sets the flag by what it
+//! Thread safety: any number of writers and searches. Crash: recovery sets the flag by what it
 //! finds.
 //!
 //! # Invariants
@@ -12,6 +12,7 @@
 //! * X1. If there is such an entry, the flag is up outside of writer sections under way, also during a search. A
 //!   checkpoint records the flag as it finds it, and a restart from the checkpoint looks nowhere else.
 
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Default)]
@@ -20,6 +21,16 @@ pub(crate) struct Expiries {
     noted: AtomicU64,
     /// Entries with an expiry yet to come that the last complete search met.
     counted: AtomicU64,
+    /// The last complete search.
+    last: Mutex<Option<Search>>,
+}
+
+/// A complete search.
+struct Search {
+    /// `noted` when it began.
+    noted: u64,
+    /// The earliest expiry that it met, in milliseconds since 1970.
+    earliest_ms: u64,
 }
 
 /// What a search met.
@@ -29,8 +40,20 @@ pub(crate) struct Met {
     pub to_come: u64,
     /// Entries that have expired.
     pub expired: u64,
+    /// The earliest of all these expiries, in milliseconds since 1970; 0 if there were none.
+    pub earliest_ms: u64,
     /// Whether the search ended before it had seen everything.
     pub cut_short: bool,
+}
+
+impl Met {
+    /// Counts an entry with this expiry (0: none).
+    pub fn count(&mut self, expiry_ms: u64, is_expired: bool) {
+        if expiry_ms != 0 {
+            *if is_expired { &mut self.expired } else { &mut self.to_come } += 1;
+            self.earliest_ms = if self.earliest_ms == 0 { expiry_ms } else { self.earliest_ms.min(expiry_ms) };
+        }
+    }
 }
 
 const THERE: u64 = 1;
@@ -58,6 +81,13 @@ impl Expiries {
         self.noted.load(Ordering::Acquire) & THERE != 0
     }
 
+    /// Whether a search may find what had expired by this time. If not, all that one would find is known.
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        let noted = self.noted.load(Ordering::Acquire);
+        let is_new = |last: &Search| last.noted != noted || last.earliest_ms <= now_ms;
+        noted & THERE != 0 && self.last.lock().as_ref().is_none_or(is_new)
+    }
+
     /// Entries whose expiry is yet to come, as counted by the last complete search.
     pub fn counted(&self) -> u64 {
         self.counted.load(Ordering::Relaxed)
@@ -72,6 +102,7 @@ impl Expiries {
             return;
         }
         self.counted.store(met.to_come, Ordering::Relaxed);
+        *self.last.lock() = Some(Search { noted: before, earliest_ms: met.earliest_ms });
         if met.to_come + met.expired == 0 {
             let _ = self.noted.compare_exchange(before, before & !THERE, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -86,7 +117,9 @@ mod tests {
     use std::time::Duration;
 
     fn met(to_come: u64) -> Met {
-        Met { to_come, ..Met::default() }
+        let mut met = Met::default();
+        (0..to_come).for_each(|number| met.count(1_000 + number, false));
+        met
     }
 
     #[test]
@@ -99,7 +132,7 @@ mod tests {
             met(3)
         });
         assert_eq!(expiries.counted(), 3);
-        expiries.search(|| Met { to_come: 1, expired: 1, cut_short: true });
+        expiries.search(|| Met { to_come: 1, expired: 1, earliest_ms: 1, cut_short: true });
         assert_eq!(expiries.counted(), 3, "not all was seen");
         assert!(expiries.are_there());
         expiries.search(|| {
@@ -111,6 +144,42 @@ mod tests {
         assert_eq!((expiries.are_there(), expiries.counted()), (false, 0));
         expiries.found();
         assert!(expiries.are_there());
+    }
+
+    /// Regression: one entry with an expiry far away had its whole keyspace searched all the time.
+    #[test]
+    fn a_search_is_due_only_if_it_may_find_something() {
+        let expiries = Expiries::default();
+        assert!(!expiries.is_due(u64::MAX), "nothing is there");
+        expiries.note();
+        assert!(expiries.is_due(0), "nothing is known of it");
+        expiries.search(|| met(3));
+        assert!(!expiries.is_due(999) && expiries.is_due(1_000));
+        // Notes before, during and after a search.
+        expiries.note();
+        assert!(expiries.is_due(0));
+        expiries.search(|| {
+            expiries.note();
+            met(3)
+        });
+        assert!(expiries.is_due(0), "the search may have missed it");
+        expiries.search(|| met(3));
+        assert!(!expiries.is_due(999));
+        // One that was cut short says nothing.
+        expiries.note();
+        expiries.search(|| Met { cut_short: true, ..met(3) });
+        assert!(expiries.is_due(0));
+        // What has expired may still be there afterwards.
+        expiries.search(|| {
+            let mut met = met(3);
+            met.count(500, true);
+            met
+        });
+        assert!(!expiries.is_due(499) && expiries.is_due(500));
+        expiries.search(Met::default);
+        assert!(!expiries.is_due(u64::MAX));
+        expiries.found();
+        assert!(expiries.is_due(u64::MAX));
     }
 
     /// Regression: an expired key was back if the clock was set back before the time was persisted, which happens once

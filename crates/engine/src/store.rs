@@ -298,6 +298,7 @@ impl Store {
         if let Some(maintenance) = maintenance.take() {
             maintenance.stop();
         }
+        self.core.committer.note_alone();
     }
 
     /// Takes a snapshot, and returns it with handles of all keyspaces in the order of their creation. The snapshot
@@ -362,13 +363,18 @@ impl Core {
         if let Some(maintenance) = maintenance {
             maintenance.stop();
         }
-        if !first {
-            // In a store without background threads, only this informs those who wait that a sync has failed.
-            self.committer.call_back();
-            return self.committer.failure();
-        }
-        // Waits for writers under way, too; later ones are refused.
-        let durable = self.committer.commit(&self.log, self.log.clock.stable());
+        // Who asks for a commit from now on has to make it: tickets outlive the close.
+        self.committer.note_alone();
+        let outcome = if first { self.shut_quiet() } else { self.committer.failure() };
+        // Also of what became durable with locks held; and of those who wait for a sync that has failed.
+        self.committer.call_back();
+        outcome
+    }
+
+    /// As [`Core::shut`], when no write begins any more and there are no background threads.
+    fn shut_quiet(&self) -> Result<()> {
+        // Waits for writers under way, too. Somebody may have asked for more than they have written.
+        let durable = self.committer.commit(&self.log, self.log.clock.stable().max(self.committer.requested()));
         self.committer.call_back();
         durable?;
         self.persist_clock()?;

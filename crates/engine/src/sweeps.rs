@@ -31,12 +31,13 @@ impl Core {
         self.sweep_those_there(None, None).deleted
     }
 
-    /// Sweeps the keyspaces that may have expired keys. Searches until `end` at most, and waits for other threads until
+    /// Sweeps the keyspaces in which a search may find expired keys. Searches until `end` at most, and waits for other threads until
     /// `waits_until` at most.
     pub(crate) fn sweep_those_there(&self, end: Option<Instant>, waits_until: Option<Instant>) -> Swept {
-        let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.are_there()).cloned().collect();
+        let now = self.now_ms();
+        let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.is_due(now)).cloned().collect();
         let mut swept = Swept::default();
-        if keyspaces.is_empty() || self.committer.ensure_writable().is_err() || self.persist_clock().is_err() {
+        if keyspaces.is_empty() || self.committer.ensure_writable().is_err() {
             return swept;
         }
         // Without time to wait for the lock, the search would be in vain.
@@ -48,6 +49,10 @@ impl Core {
             let started = Instant::now();
             let expired = self.expired_keys(&keyspace, SWEEP, end);
             swept.busy += started.elapsed();
+            // Only then: an idle store makes no syncs.
+            if !expired.is_empty() && self.persist_clock().is_err() {
+                return swept;
+            }
             for (key, version) in expired {
                 // May wait for long: a check holds the lock.
                 let locked = if is_over(end) { None } else { lock_until(&self.sweeping, waits_until) };
@@ -118,8 +123,7 @@ impl Core {
             let walked = self.walk(keyspace, Part::Head, |reference| {
                 let expiry = self.log.expiry_of(reference.0);
                 let is_expired = self.is_expired(expiry);
-                met.expired += u64::from(is_expired);
-                met.to_come += u64::from(expiry != 0 && !is_expired);
+                met.count(expiry, is_expired);
                 // The expiry of a damaged entry is not reliable.
                 if is_expired && self.ensure_whole(reference).is_ok() {
                     let entry = self.log.entry(reference.0);
@@ -273,6 +277,26 @@ mod tests {
         }
     }
 
+    /// Regression: as long as there was an entry with an expiry, the time was made durable once a second, with a sync of
+    /// the whole pool, also in a store in which nothing happened.
+    #[test]
+    fn the_time_is_persisted_only_before_something_is_deleted() {
+        let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let (core, begin) = (&store.core, store.core.now_ms());
+        let put = |key: &[u8], options| drop(store.write(&keyspace, key, Some(b"value"), Condition::None, &options).unwrap());
+        put(b"later", WriteOptions::new().ttl(Duration::from_secs(3600)));
+        let before = core.log.pool(0).clock_ms();
+        for _ in 0..3 {
+            assert_eq!(core.sweep_expired(), 0);
+            assert!(!keyspace.0.expiries.is_due(core.now_ms()) && keyspace.0.expiries.are_there());
+        }
+        assert_eq!(core.log.pool(0).clock_ms(), before);
+        put(b"over", WriteOptions::new().expires_at_ms(1));
+        assert_eq!((core.sweep_expired(), core.sweep_expired()), (1, 0));
+        assert!(core.log.pool(0).clock_ms() >= begin && !keyspace.0.expiries.is_due(core.now_ms()));
+    }
+
     /// Regression: a search for expired keys took the flag that there are any down while it lasted. A checkpoint taken
     /// meanwhile recorded that there were none, and after a crash nobody would ever have looked for them.
     #[test]
@@ -300,6 +324,8 @@ mod tests {
             drop(store.write(&keyspace, &key.to_be_bytes(), Some(b"value"), Condition::None, &WriteOptions::new()).unwrap());
         }
         for round in 0..50 {
+            // Otherwise there is nothing to search for.
+            keyspace.0.expiries.note();
             std::thread::scope(|scope| {
                 let searching = scope.spawn(|| store.sweep_expired());
                 std::thread::sleep(Duration::from_micros(20 * round));

@@ -265,8 +265,9 @@ impl Db {
     /// happens inside a read of another store, or in a callback).
     ///
     /// # Errors
-    /// [`Error::InsideRead`], [`Error::InsideCallback`]: nothing has changed. After any other error the store refuses
-    /// writes, and the next opening recovers it as after a crash.
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]: this handle is gone and the others stay as they are. If it was
+    /// the last one, the store is closed as if it had been dropped. After any other error the store refuses writes, and
+    /// the next opening recovers it as after a crash.
     pub fn close(self) -> Result<()> {
         self.store.close()
     }

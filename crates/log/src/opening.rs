@@ -229,10 +229,10 @@ impl NodePool {
 }
 
 impl Log {
-    /// Bytes of the segments that a batch could get if the store were empty: it gets all of them on one node.
-    pub fn most_bytes_of_a_batch(&self) -> u64 {
-        // The batch may contain deletes.
-        self.most_bytes(Filler::Delete)
+    /// Bytes of the segments that a batch could get if the store were empty: it gets all of them on one node. A batch
+    /// that deletes may get segments that puts leave to deletes.
+    pub fn most_bytes_of_a_batch(&self, deletes: bool) -> u64 {
+        self.most_bytes(if deletes { Filler::Delete } else { Filler::Put })
     }
 
     /// Bytes of the segments of a node that puts may get now.

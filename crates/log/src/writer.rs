@@ -13,7 +13,8 @@
 //! section delays nobody but itself.
 //!
 //! All further threads, and owners while their slots are frozen, share the last slot of their node behind a lock. The
-//! lock is held over one operation, fence included, and over a sync only where that opens a segment on files.
+//! lock is held over one operation, fence included, and over a sync only where that opens a segment on files. (A value
+//! longer than a segment has its run zeroed there, which may take a second for hundreds of megabytes.)
 
 use crate::address;
 use crate::dead::DeadCounts;
@@ -26,7 +27,7 @@ use crate::node::NodePool;
 use crate::segment::{Chunk, Tally};
 use crate::version::VersionBlock;
 use crate::victim::MovedEntries;
-use hither_sync::{Padded, epoch};
+use hither_sync::{Padded, epoch, pause};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,16 +80,11 @@ impl Slot {
 
     #[cold]
     fn lock_slow(&self) {
-        let mut spins = 0u32;
+        let mut rounds = 0;
         while self.locked.load(Ordering::Relaxed)
             || self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
-            spins += 1;
-            if spins < 128 {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
+            pause(&mut rounds);
         }
     }
 }
@@ -216,7 +212,7 @@ impl Log {
         self.set_frozen(0..owned, true);
         let stamp = epoch::stamp();
         let mut waiting: Vec<usize> = (0..owned).collect();
-        let mut spins = 0u32;
+        let mut rounds = 0;
         while !waiting.is_empty() {
             waiting.retain(|&number| {
                 let passed = epoch::writer_has_passed(stamp, number);
@@ -226,8 +222,7 @@ impl Log {
                 }
                 !passed
             });
-            spins += 1;
-            if spins < 64 { std::hint::spin_loop() } else { std::thread::yield_now() }
+            pause(&mut rounds);
         }
         self.positions(owned).for_each(|position| f(position, &mut self.slots[position].lock()));
     }

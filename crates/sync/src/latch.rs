@@ -15,7 +15,8 @@
 //! consistent.
 
 use crate::Padded;
-use crate::atomic::{AtomicU64, Ordering, yield_now};
+use crate::atomic::{AtomicU64, Ordering};
+use crate::pause::pause;
 
 const HELD: u64 = 1;
 
@@ -132,14 +133,14 @@ impl Stripe {
 
     #[cold]
     fn lock_slow(&self) {
-        let mut spins = 0u32;
+        let mut rounds = 0;
         loop {
             if self.state.load(Ordering::Relaxed) == 0
                 && self.state.compare_exchange_weak(0, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 return;
             }
-            pause(&mut spins);
+            pause(&mut rounds);
         }
     }
 
@@ -156,20 +157,10 @@ impl Stripe {
 
     #[cold]
     fn wait_slow(&self) {
-        let mut spins = 0u32;
+        let mut rounds = 0;
         while self.state.load(Ordering::Acquire) != 0 {
-            pause(&mut spins);
+            pause(&mut rounds);
         }
-    }
-}
-
-/// Spins at first, then yields: the holder may have been preempted.
-fn pause(spins: &mut u32) {
-    *spins += 1;
-    if *spins < 128 && !cfg!(loom) {
-        std::hint::spin_loop();
-    } else {
-        yield_now();
     }
 }
 
@@ -268,6 +259,26 @@ mod tests {
         });
         assert_eq!(table.lock(2).last_version(), 40_007);
         assert_eq!(table.lock(1).last_version(), 7);
+    }
+
+    /// Regression: whoever waited for a thread that waited for a disk kept a processor busy.
+    #[test]
+    fn who_waits_for_long_leaves_the_processor_to_others() {
+        let table = LatchTable::new(1, 0);
+        let held = table.lock(0);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                drop(table.lock(0));
+                let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+                // SAFETY: the structure outlives the call.
+                assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut used) }, 0);
+                used
+            });
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            drop(held);
+            let used = waiter.join().expect("it ends");
+            assert!(used.tv_sec == 0 && used.tv_nsec < 200_000_000, "{} ns of processor time", used.tv_nsec);
+        });
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! * striped key latches that also order versions ([`latch`]),
 //! * turns of threads that one thread can take all together ([`turns`]),
 //! * a way to wake background threads ([`Bell`]) and to know whether any attend ([`Attendance`]),
+//! * a pause for loops that wait for another thread ([`pause()`]),
 //! * a thread-local value that applies while a closure runs ([`with_value`]),
 //! * the kernel's scheduling policy of a thread ([`schedule`]) and the bytes of sockets ([`socket`]),
 //! * work that several threads share ([`together()`]), and cache-line padding ([`Padded`]).
@@ -16,6 +17,7 @@ mod barrier;
 mod bell;
 pub mod epoch;
 pub mod latch;
+mod pause;
 pub mod schedule;
 mod scoped;
 pub mod socket;
@@ -24,6 +26,7 @@ pub mod turns;
 
 pub use attendance::Attendance;
 pub use bell::Bell;
+pub use pause::pause;
 pub use scoped::with_value;
 pub use together::{map_together, together};
 

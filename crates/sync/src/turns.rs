@@ -23,8 +23,9 @@
 //! Thread safety: any thread. A panic in a turn ends the turn. Nothing is on media.
 
 use crate::Padded;
-use crate::atomic::{AtomicBool, Ordering, yield_now};
+use crate::atomic::{AtomicBool, Ordering};
 use crate::barrier::Barrier;
+use crate::pause::pause;
 
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
@@ -90,12 +91,12 @@ impl Turns {
         self.alone.store(true, Ordering::Relaxed);
         let all = All { alone: &self.alone, _gate: gate };
         self.barrier.heavy();
-        let mut looks = 0u32;
+        // Most turns take microseconds; one whose write waits for space may take a second.
+        let mut rounds = 0;
         for busy in &self.busy {
             // Acquire: to see what was done in that turn.
             while busy.load(Ordering::Acquire) {
-                looks += 1;
-                pause(looks);
+                pause(&mut rounds);
             }
         }
         all
@@ -106,16 +107,6 @@ impl Turns {
         return self.gate.lock().unwrap();
         #[cfg(not(loom))]
         self.gate.lock()
-    }
-}
-
-/// Waits between two loads of a `busy` that is set. Most turns take microseconds; a turn whose write waits for space
-/// may take a second.
-fn pause(looks: u32) {
-    if looks < 100 || cfg!(loom) {
-        yield_now();
-    } else {
-        std::thread::sleep(std::time::Duration::from_micros(100));
     }
 }
 

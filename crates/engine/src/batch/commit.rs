@@ -281,7 +281,7 @@ impl Commit<'_> {
     /// Fails if the batch would not fit into an empty store, before anything of it is appended.
     #[cold]
     fn ensure_may_fit(&self) -> Result<()> {
-        let (bytes, limit) = (self.least_bytes(), self.core.log.most_bytes_of_a_batch());
+        let (bytes, limit) = (self.least_bytes(), self.core.log.most_bytes_of_a_batch(self.deletes));
         if bytes > limit { Err(Error::TooLarge { bytes, limit }) } else { Ok(()) }
     }
 

@@ -60,8 +60,10 @@ pub(crate) struct FileStore {
 }
 
 impl FileStore {
+    /// The process may change its directory later, so the path that is kept is an absolute one.
     pub fn new(directory: &Path, only_looks: bool, failpoints: Option<Arc<Failpoints>>) -> FileStore {
-        FileStore { directory: directory.to_owned(), only_looks, failpoints }
+        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+        FileStore { directory, only_looks, failpoints }
     }
 
     fn sync_directory(&self) -> io::Result<()> {
@@ -224,5 +226,22 @@ impl CheckpointImage for Arc<Vec<u8>> {
         let from = usize::try_from(offset).ok().and_then(|offset| self.get(offset..)?.get(..out.len()));
         out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: after a program had changed its directory, checkpoints of a store that it had opened by a relative
+    /// path failed, or replaced those of another store.
+    #[test]
+    fn a_relative_path_is_that_of_the_opening() {
+        let here = std::env::current_dir().unwrap();
+        for given in ["data", "./data", "."] {
+            let directory = FileStore::new(Path::new(given), false, None).directory;
+            assert!(directory.is_absolute() && directory.starts_with(&here), "{directory:?}");
+        }
+        assert_eq!(FileStore::new(Path::new("/data"), false, None).directory, Path::new("/data"));
     }
 }

@@ -102,6 +102,29 @@ fn batch_of_halves(keyspace: &KeyspaceHandle, count: u64) -> Batch {
     batch
 }
 
+/// Regression: a batch of puts that would have fitted only into the space that is kept for deletes filled the store again
+/// and again, and was refused for a lack of space, as if trying again could help.
+#[test]
+fn a_batch_of_puts_gets_nothing_of_what_is_kept_for_deletes() {
+    let (store, keyspace) = in_memory();
+    let limit = |deletes: bool| {
+        put(&store, &keyspace, b"there", b"value");
+        let mut batch = batch_of(&keyspace, 0, 16 << 10);
+        if deletes {
+            batch.delete(&keyspace, b"there");
+        }
+        let Error::TooLarge { limit, .. } = store.commit_wait(&batch).unwrap_err() else { panic!("it is larger than the store") };
+        limit
+    };
+    let (puts, deletes) = (limit(false), limit(true));
+    assert!(puts < deletes && deletes < CAPACITY, "{puts} {deletes}");
+    // An entry takes a little more than 1,024 bytes.
+    let before = appended(&store);
+    let error = store.commit_wait(&batch_of(&keyspace, 0, puts / 1_024 + 1)).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { limit, .. } if limit == puts), "{error}");
+    assert_eq!(appended(&store), before, "nothing of it was written");
+}
+
 /// Regression: of values that just miss fitting into a segment each takes two, which no count of bytes shows.
 #[test]
 fn values_as_long_as_a_segment_take_two() {

@@ -73,6 +73,30 @@ fn such_a_ticket_is_durable_where_all_is() {
     }
 }
 
+/// Regression: once the background thread that commits had ended, nobody made the commit that such a ticket asks for. Its
+/// callback was never called, and if it held a handle of the store, the store was never released.
+#[test]
+fn a_ticket_fires_after_a_close_too() {
+    for takes_a_snapshot in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = on_file(dir.path());
+        db.keyspace("k").unwrap().put(b"a", b"1").unwrap();
+        db.clone().close().unwrap();
+        // Draws a version.
+        let snapshot = takes_a_snapshot.then(|| db.snapshot());
+        let (tell, told) = std::sync::mpsc::channel();
+        for version in [db.written_version(), u64::MAX] {
+            let (tell, db) = (tell.clone(), db.clone());
+            db.clone().ticket_at(version).on_durable(move |outcome| tell.send((outcome, db.durable_version())).unwrap());
+        }
+        for _ in 0..2 {
+            assert!(matches!(told.recv_timeout(Duration::from_secs(60)), Ok((Ok(()), _))), "{takes_a_snapshot}");
+        }
+        drop((snapshot, db));
+        drop(on_file(dir.path()));
+    }
+}
+
 /// Regression: when a condition did not hold, a key that had expired was reported as existing.
 #[test]
 fn what_has_expired_was_not_there() {
