@@ -183,6 +183,9 @@ impl TwoSlot {
         let current = CommitWord::unpack(old);
         let slot = if old == 0 { 0 } else { 1 - current.slot };
         let off = self.slot_offs[slot];
+        // A reader that meets what is written here sees the word that made the other slot current, and reads again. On
+        // media that need no fence nothing else orders the two.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         // SAFETY: the slot lies in the metadata area, which is mapped for the life of the pool, and callers serialise
         // writers.
         unsafe { access.write(off, record) };
