@@ -1,11 +1,13 @@
 //! Whether a keyspace has entries with an expiry, when the sweeper must look there, and how many the last search met.
 //!
 //! A writer that installs such an entry notes it afterwards, in the same writer section. A search that meets none takes
-//! the flag down, unless one was noted meanwhile. A search is due if an entry was noted since the last one began, or the
-//! time of one that it met has come.
+//! the flag down, unless one was noted meanwhile.
 //!
-//! Thread safety: any number of writers and searches. Crash: recovery sets the flag by what it
-//! finds.
+//! A search is due if an entry was noted since the last one began, or the time of one that it met has come. Otherwise
+//! only the counts can be out of date, because deletes and overwrites note nothing. For these a search is due after a
+//! rest, so that no more than a hundredth of the time goes into them.
+//!
+//! Thread safety: any number of writers and searches. Crash: recovery sets the flag by what it finds.
 //!
 //! # Invariants
 //!
@@ -14,6 +16,11 @@
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Rest before a search that only counts: so many times what the last one took, and at least this long.
+const RECOUNT_REST: u32 = 99;
+const LEAST_RECOUNT_REST: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Expiries {
@@ -31,6 +38,8 @@ struct Search {
     noted: u64,
     /// The earliest expiry that it met, in milliseconds since 1970.
     earliest_ms: u64,
+    /// When its counts are to be made anew.
+    recount: Instant,
 }
 
 /// What a search met.
@@ -81,10 +90,10 @@ impl Expiries {
         self.noted.load(Ordering::Acquire) & THERE != 0
     }
 
-    /// Whether a search may find what had expired by this time. If not, all that one would find is known.
-    pub fn is_due(&self, now_ms: u64) -> bool {
+    /// Whether a search is due: `now_ms` by the store's time, `now` by that of rests.
+    pub fn is_due(&self, now_ms: u64, now: Instant) -> bool {
         let noted = self.noted.load(Ordering::Acquire);
-        let is_new = |last: &Search| last.noted != noted || last.earliest_ms <= now_ms;
+        let is_new = |last: &Search| last.noted != noted || last.earliest_ms <= now_ms || last.recount <= now;
         noted & THERE != 0 && self.last.lock().as_ref().is_none_or(is_new)
     }
 
@@ -96,13 +105,15 @@ impl Expiries {
     /// Runs a search of everything, which returns what it met.
     pub fn search(&self, search: impl FnOnce() -> Met) {
         // An entry that was noted before this load was installed before it, so the search meets it. (Or it is gone.)
-        let before = self.noted.load(Ordering::Acquire);
+        let (before, started) = (self.noted.load(Ordering::Acquire), Instant::now());
         let met = search();
         if met.cut_short {
             return;
         }
         self.counted.store(met.to_come, Ordering::Relaxed);
-        *self.last.lock() = Some(Search { noted: before, earliest_ms: met.earliest_ms });
+        let ended = Instant::now();
+        let recount = ended + ((ended - started) * RECOUNT_REST).max(LEAST_RECOUNT_REST);
+        *self.last.lock() = Some(Search { noted: before, earliest_ms: met.earliest_ms, recount });
         if met.to_come + met.expired == 0 {
             let _ = self.noted.compare_exchange(before, before & !THERE, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -149,37 +160,41 @@ mod tests {
     /// Regression: one entry with an expiry far away had its whole keyspace searched all the time.
     #[test]
     fn a_search_is_due_only_if_it_may_find_something() {
-        let expiries = Expiries::default();
-        assert!(!expiries.is_due(u64::MAX), "nothing is there");
+        let (expiries, begin) = (Expiries::default(), Instant::now());
+        // No rest has ended at the beginning.
+        let is_due = |now_ms| expiries.is_due(now_ms, begin);
+        assert!(!is_due(u64::MAX), "nothing is there");
         expiries.note();
-        assert!(expiries.is_due(0), "nothing is known of it");
+        assert!(is_due(0), "nothing is known of it");
         expiries.search(|| met(3));
-        assert!(!expiries.is_due(999) && expiries.is_due(1_000));
+        assert!(!is_due(999) && is_due(1_000));
+        let rested = |rest| expiries.is_due(0, Instant::now() + rest);
+        assert!(!expiries.is_due(0, begin + LEAST_RECOUNT_REST) && rested(Duration::from_secs(3600)), "deletes note nothing");
         // Notes before, during and after a search.
         expiries.note();
-        assert!(expiries.is_due(0));
+        assert!(is_due(0));
         expiries.search(|| {
             expiries.note();
             met(3)
         });
-        assert!(expiries.is_due(0), "the search may have missed it");
+        assert!(is_due(0), "the search may have missed it");
         expiries.search(|| met(3));
-        assert!(!expiries.is_due(999));
+        assert!(!is_due(999));
         // One that was cut short says nothing.
         expiries.note();
         expiries.search(|| Met { cut_short: true, ..met(3) });
-        assert!(expiries.is_due(0));
+        assert!(is_due(0));
         // What has expired may still be there afterwards.
         expiries.search(|| {
             let mut met = met(3);
             met.count(500, true);
             met
         });
-        assert!(!expiries.is_due(499) && expiries.is_due(500));
+        assert!(!is_due(499) && is_due(500));
         expiries.search(Met::default);
-        assert!(!expiries.is_due(u64::MAX));
+        assert!(!is_due(u64::MAX));
         expiries.found();
-        assert!(expiries.is_due(u64::MAX));
+        assert!(is_due(u64::MAX));
     }
 
     /// Regression: an expired key was back if the clock was set back before the time was persisted, which happens once

@@ -334,7 +334,9 @@ impl Drop for Store {
             let core = self.core.clone();
             let close = move || drop(core.shut(maintenance));
             // If no thread can be started (limits), the next opening recovers the store as after a crash.
-            let _ = std::thread::Builder::new().name("hither-close".to_owned()).spawn(close);
+            if std::thread::Builder::new().name("hither-close".to_owned()).spawn(close).is_err() {
+                self.core.committer.note_alone();
+            }
         } else {
             // An error here was either reported by an earlier write (the store is poisoned) or only leaves the clean
             // flag unset.
