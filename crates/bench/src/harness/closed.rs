@@ -47,7 +47,7 @@ impl Closed {
         while stream.remaining() > 0 && now.duration_since(started) < self.at_most {
             let before = now;
             ops += worker.call(&mut stream)?;
-            latencies.record(before.elapsed());
+            latencies.record_for(before.elapsed(), pace.calls());
             ops += worker.calls(&mut stream, pace.between())?;
             now = Instant::now();
             pace.took(now.duration_since(before));

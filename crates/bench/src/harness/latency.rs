@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::sampling::nanoseconds;
+
 const HIGHEST_NS: u64 = 100_000_000_000;
 
 /// A histogram of one thread, or of all merged.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
+    timed: u64,
 }
 
 /// The quantiles of a record, in microseconds.
@@ -31,7 +34,7 @@ pub struct Quantiles {
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self { histogram: Histogram::new_with_bounds(1, HIGHEST_NS, 3).expect("the bounds are valid") }
+        Self { histogram: Histogram::new_with_bounds(1, HIGHEST_NS, 3).expect("the bounds are valid"), timed: 0 }
     }
 }
 
@@ -39,17 +42,25 @@ impl Latencies {
     /// Counts one call.
     #[inline]
     pub fn record(&mut self, latency: Duration) {
-        self.histogram.saturating_record((latency.as_nanos() as u64).max(1));
+        self.record_for(latency, 1);
+    }
+
+    /// Counts a timed call that stands for so many calls, itself included.
+    #[inline]
+    pub fn record_for(&mut self, latency: Duration, calls: u64) {
+        self.histogram.saturating_record_n(nanoseconds(latency).max(1), calls);
+        self.timed += 1;
     }
 
     /// Adds the calls of another thread's histogram.
     pub fn merge(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("both have the same bounds");
+        self.timed += other.timed;
     }
 
-    /// Number of calls counted.
+    /// Number of calls that were timed.
     pub fn count(&self) -> u64 {
-        self.histogram.len()
+        self.timed
     }
 
     /// The quantiles, all 0 if nothing was counted.
@@ -83,6 +94,17 @@ mod tests {
         for (seen, expected) in [(q.p50_us, 5_000.0), (q.p99_us, 9_900.0), (q.p999_us, 9_990.0), (q.p9999_us, 9_999.0)] {
             assert!((seen / expected - 1.0).abs() < 0.002, "{seen} for {expected}");
         }
+    }
+
+    /// Regression: slow calls that were timed more densely counted more than they were.
+    #[test]
+    fn a_timed_call_counts_as_often_as_calls_for_which_it_stands() {
+        let mut latencies = Latencies::default();
+        (0..10).for_each(|_| latencies.record_for(Duration::from_micros(1), 1_000));
+        (0..100).for_each(|_| latencies.record_for(Duration::from_micros(50), 1));
+        let q = latencies.quantiles();
+        assert_eq!(latencies.count(), 110);
+        assert!((q.p50_us, q.p99_us) == (1.0, 1.0) && (50.0..51.0).contains(&q.p999_us) && q.max_us >= 50.0, "{q:?}");
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! and that one begins after all calls before it. So the waits of at least two calls do not overlap with others.
 //! [`Sampling::default`] therefore goes by time: fast calls are timed rarely, slow ones (commits to a disk) each.
 //!
+//! So calls are timed more densely where they are slow. In the quantiles a timed call therefore counts as often as
+//! there are calls in its stretch: itself, and those up to its neighbour.
+//!
 //! Thread safety: a pace per thread. Invariant: how long a timed call takes does not decide whether it is counted; only
 //! the calls before it determine when the next one is timed.
 
@@ -63,11 +66,17 @@ impl Pace {
         self.between
     }
 
+    /// The number of calls for which the next timed one stands.
+    #[inline]
+    pub(super) fn calls(&self) -> u64 {
+        self.between + 1
+    }
+
     /// Learns that the calls between the last two timed ones, and one of these, took this time together.
     #[inline]
     pub(super) fn took(&mut self, time: Duration) {
         if let Sampling::Each(period) = self.sampling {
-            let calls = (self.between + 1) * nanoseconds(period) / nanoseconds(time).max(1);
+            let calls = self.calls() * nanoseconds(period) / nanoseconds(time).max(1);
             // It grows step by step: a few calls say little about the next thousand.
             self.between = calls.saturating_sub(1).min(2 * self.between + 1).min(MOST_BETWEEN);
         }
@@ -88,7 +97,7 @@ mod tests {
         let (mut pace, mut made, mut timed, mut longest) = (Pace::new(sampling), 0, 0, 0);
         while made < calls {
             longest = longest.max(pace.between());
-            let stretch = pace.between() + 1;
+            let stretch = pace.calls();
             (made, timed) = (made + stretch, timed + 1);
             pace.took(each * stretch as u32);
         }
@@ -119,7 +128,7 @@ mod tests {
     fn a_pause_is_forgotten_soon() {
         let mut pace = Pace::new(Sampling::Each(Duration::from_micros(100)));
         let steady = |pace: &mut Pace| {
-            (0..12).for_each(|_| pace.took(Duration::from_nanos(100) * (pace.between() as u32 + 1)));
+            (0..12).for_each(|_| pace.took(Duration::from_nanos(100) * pace.calls() as u32));
             pace.between()
         };
         assert_eq!(steady(&mut pace), 999);

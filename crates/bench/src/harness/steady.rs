@@ -77,7 +77,7 @@ impl Steady {
             stretch += worker.call(&mut stream)?;
             let now = Instant::now();
             if is_put {
-                latencies.record(now.duration_since(before));
+                latencies.record_for(now.duration_since(before), pace.calls());
             }
             ops += stretch;
             note(&mut slices, (nanoseconds(now.duration_since(started)) / slice_ns) as usize, stretch, now - last);

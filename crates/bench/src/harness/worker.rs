@@ -26,7 +26,8 @@ const AHEAD: usize = 128;
 /// Length of the longest values that are prepared.
 const LONGEST_AHEAD: usize = 256;
 
-/// Most bytes that prepared values of more than eight bytes take together. They stay in a processor's first-level cache.
+/// Most bytes that prepared values of more than eight bytes take together. They stay in a processor's first-level
+/// cache.
 const AHEAD_BYTES: usize = 8 << 10;
 
 /// The data of a prepared call with a short key.
