@@ -2,9 +2,9 @@
 //!
 //! The base is aligned to 2 MiB so that huge pages are possible; the reserve is inaccessible and costs no memory.
 //!
-//! A mapping is excluded from forked children (`MADV_DONTFORK`): a child that touches it faults or reaches memory of its
-//! own, so no second process can write despite the lock. If another program truncates the mapped file, an access faults with SIGBUS: see the
-//! `sigbus` module.
+//! A mapping is excluded from forked children (`MADV_DONTFORK`): a child that touches it faults or reaches memory of
+//! its own, so no second process can write despite the lock. If another program truncates the mapped file, an access
+//! faults with SIGBUS: see the `sigbus` module.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -6,8 +6,8 @@ use crate::atomic::yield_now;
 
 /// For a loop that waits for another thread. `rounds` counts the calls and begins at 0.
 ///
-/// Spins at first, then yields: that thread may have been preempted. In the end it sleeps between the looks: that thread
-/// may wait for a disk, and needs no help from a processor that does nothing but look.
+/// Spins at first, then yields: that thread may have been preempted. In the end it sleeps between the looks: that
+/// thread may wait for a disk, and needs no help from a processor that does nothing but look.
 #[cold]
 pub fn pause(rounds: &mut u32) {
     const SPINS: u32 = 128;

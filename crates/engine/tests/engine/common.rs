@@ -5,6 +5,10 @@ use hither_topology::Topology;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Where the descriptors of a pool begin, and their length (`docs/format.md`).
+pub const TABLE: usize = 139_264;
+pub const DESCRIPTOR: usize = 128;
+
 /// A directory on tmpfs. If there is none, this is counted, and the test or this part of it is skipped.
 pub fn on_tmpfs() -> Option<tempfile::TempDir> {
     let dir = tempfile::tempdir_in("/dev/shm").ok();

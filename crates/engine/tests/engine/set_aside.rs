@@ -1,14 +1,11 @@
 //! Segments whose descriptor is lost, in a store that is opened with salvage and written to: their content is not
 //! overwritten, and the damage is not forgotten.
 
-use crate::common::{get, put, small};
+use crate::common::{DESCRIPTOR, TABLE, get, put, small};
 use hither_engine::{Durability, ErrorKind, Kind, MediumChoice, Options, Store};
 use std::path::Path;
 
-/// Offsets in a pool (`docs/format.md`): of the descriptors, with their length; of a descriptor's slots; and of the
-/// length of a run in a slot.
-const TABLE: usize = 139_264;
-const DESCRIPTOR: usize = 128;
+/// Offsets in a descriptor (`docs/format.md`): of its slots; and, in a slot, of the length of a run.
 const SLOTS: [usize; 2] = [8, 64];
 const RUN_LEN: usize = 36;
 

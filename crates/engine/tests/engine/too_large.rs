@@ -102,8 +102,8 @@ fn batch_of_halves(keyspace: &KeyspaceHandle, count: u64) -> Batch {
     batch
 }
 
-/// Regression: a batch of puts that would have fitted only into the space that is kept for deletes filled the store again
-/// and again, and was refused for a lack of space, as if trying again could help.
+/// Regression: a batch of puts that would have fitted only into the space that is kept for deletes filled the store
+/// again and again, and was refused for a lack of space, as if trying again could help.
 #[test]
 fn a_batch_of_puts_gets_nothing_of_what_is_kept_for_deletes() {
     let (store, keyspace) = in_memory();

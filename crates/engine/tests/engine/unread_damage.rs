@@ -2,7 +2,7 @@
 //! operation; nobody gets wrong data, nobody panics, and everything else stays usable. (A learned index takes keys that
 //! are no words from the log when it is loaded, so there the store is refused at once.)
 
-use crate::common;
+use crate::common::{self, DESCRIPTOR, TABLE};
 use hither_engine::{
     Batch, CheckpointMode, CollectorKind, Condition, Direction, Durability, ErrorKind, KeyspaceHandle, Kind, MediumChoice, Options,
     OrderedKind, RestartSource, Result, ScanRange, Store, WriteOptions,
@@ -189,10 +189,6 @@ fn writes_over_damage_end_and_harm_nothing_else() {
         }
     });
 }
-
-/// Where the descriptors of a pool begin, and their length (`docs/format.md`).
-const TABLE: usize = 139_264;
-const DESCRIPTOR: usize = 128;
 
 fn change_file(path: &Path, change: impl FnOnce(&mut [u8])) {
     let mut bytes = std::fs::read(path).unwrap();

@@ -1,7 +1,7 @@
 //! Pages that the device cannot read: openings refuse them by name, readers in the background report them and go on,
 //! and a salvage keeps everything else.
 
-use crate::common::{crash, get, put, skipped, small};
+use crate::common::{DESCRIPTOR, TABLE, crash, get, put, skipped, small};
 use hither_engine::{CheckpointMode, Durability, ErrorKind, Kind, MediumChoice, Options, OrderedKind, RestartSource, Store};
 use hither_pmem::{Failpoints, Pool};
 use std::ops::ControlFlow;
@@ -349,8 +349,6 @@ fn segments_of(path: &Path) -> Vec<(usize, bool)> {
 }
 
 const SEGMENT: usize = 64 << 10;
-const TABLE: usize = 139_264;
-const DESCRIPTOR: usize = 128;
 
 /// Segments are zeroed ahead of their use, so even those that were never used have sectors that can go bad.
 ///

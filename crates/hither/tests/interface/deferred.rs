@@ -73,8 +73,8 @@ fn such_a_ticket_is_durable_where_all_is() {
     }
 }
 
-/// Regression: once the background thread that commits had ended, nobody made the commit that such a ticket asks for. Its
-/// callback was never called, and if it held a handle of the store, the store was never released.
+/// Regression: once the background thread that commits had ended, nobody made the commit that such a ticket asks for.
+/// Its callback was never called, and if it held a handle of the store, the store was never released.
 #[test]
 fn a_ticket_fires_after_a_close_too() {
     for takes_a_snapshot in [false, true] {

@@ -17,7 +17,7 @@ use crate::entry::{HEADER_BYTES, MOST_SPARE};
 use crate::log::Log;
 use crate::node::NodePool;
 use crate::segment::{Segment, SegmentState};
-use hither_pmem::Unreadable;
+use hither_pmem::{Pool, Unreadable};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -48,6 +48,11 @@ impl Drop for Looking<'_> {
     }
 }
 
+/// Where the last whole page before this offset ends: nobody writes before that when filling goes on at the offset.
+fn whole_pages_before(pool: &Pool, tail: u64) -> u64 {
+    tail / pool.page_bytes() * pool.page_bytes()
+}
+
 impl Log {
     /// Whether, since the log was opened, some page could not be read or a segment was set aside.
     pub fn has_unreadable(&self) -> bool {
@@ -69,8 +74,7 @@ impl Log {
     /// As [`Log::cover_unreadable`], for whole pages before the offset `tail` in the pool.
     fn cover_unreadable_before(&self, node: usize, index: u32, tail: u64) -> Unreadable {
         let pool = &self.pools[node].pool;
-        let end = tail / pool.page_bytes() * pool.page_bytes();
-        let start = pool.segment_offset(index);
+        let (start, end) = (pool.segment_offset(index), whole_pages_before(pool, tail));
         self.cover_range(node, start, end.saturating_sub(start))
     }
 
@@ -175,7 +179,7 @@ impl Log {
         // Nor can it be written any more, so the page in which writing went on is not checked either.
         let end = match segment.tail_at_open.load(Relaxed) {
             0 => pool.segment_offset(pool.segment_count()),
-            tail => tail / pool.page_bytes() * pool.page_bytes(),
+            tail => whole_pages_before(pool, tail),
         };
         if at.offset >= end {
             return;

@@ -5,13 +5,21 @@ use super::on_tmpfs;
 use crate::{CreateOptions, Error, FailAt, Failpoints, OpenOptions, Pool};
 use std::fs::OpenOptions as FileOptions;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// A pool in a file, with its failpoints.
+fn failing() -> (TempDir, PathBuf, Pool, Arc<Failpoints>) {
+    let (dir, path) = folder();
+    let points = Failpoints::new();
+    let pool = born(&path, &CreateOptions { failpoints: Some(points.clone()), ..on_file() });
+    (dir, path, pool, points)
+}
 
 #[test]
 fn a_failed_sync_while_growing_poisons_too() {
-    let (_dir, path) = folder();
-    let points = Failpoints::new();
-    let pool = born(&path, &CreateOptions { failpoints: Some(points.clone()), ..on_file() });
+    let (_dir, path, pool, points) = failing();
     points.arm("sync", FailAt { skip: 0, count: 1, errno: libc::EIO });
     assert!(matches!(pool.grow(1), Err(Error::SyncFailed { .. })));
     assert!(pool.is_poisoned());
@@ -43,9 +51,7 @@ fn what_lies_behind_the_end_is_not_taken_for_new_segments() {
 
 #[test]
 fn a_growth_that_fails_leaves_nothing_behind_the_end() {
-    let (_dir, path) = folder();
-    let points = Failpoints::new();
-    let pool = born(&path, &CreateOptions { failpoints: Some(points.clone()), ..on_file() });
+    let (_dir, path, pool, points) = failing();
     let end = pool.len_mapped();
     FileOptions::new().append(true).open(&path).unwrap().write_all(&[0xaa; 9_000]).unwrap();
     points.arm("fallocate", FailAt { skip: 0, count: 1, errno: libc::ENOSPC });
@@ -58,9 +64,7 @@ fn a_growth_that_fails_leaves_nothing_behind_the_end() {
 /// Regression: a file that had grown when its mapping failed stayed that long.
 #[test]
 fn a_growth_that_cannot_be_mapped_gives_its_space_back() {
-    let (_dir, path) = folder();
-    let points = Failpoints::new();
-    let pool = born(&path, &CreateOptions { failpoints: Some(points.clone()), ..on_file() });
+    let (_dir, path, pool, points) = failing();
     let length = || std::fs::metadata(&path).unwrap().len();
     let before = length();
     points.arm("mmap_short", FailAt { skip: 0, count: 1, errno: libc::ENOMEM });
@@ -74,9 +78,7 @@ fn a_growth_that_cannot_be_mapped_gives_its_space_back() {
 /// input/output error, with the advice to look at the device.
 #[test]
 fn zeros_that_find_no_room_are_a_full_disk() {
-    let (_dir, path) = folder();
-    let points = Failpoints::new();
-    let pool = born(&path, &CreateOptions { failpoints: Some(points.clone()), ..on_file() });
+    let (_dir, _, pool, points) = failing();
     points.arm("zero", FailAt { skip: 0, count: 1, errno: libc::ENOSPC });
     let error = pool.zero_segment(3, 1).unwrap_err();
     assert!(matches!(error, Error::DiskFull { bytes, .. } if bytes == pool.segment_bytes()), "{error}");
