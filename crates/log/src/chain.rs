@@ -102,7 +102,9 @@ impl Log {
     /// The valid entry at the end of a link, whatever its key.
     pub(crate) fn follow(&self, link: Link) -> Option<(EntryView<'_>, u64)> {
         let pool = &self.pools[link.node];
-        self.look_before(address::pack(link.node as u32, link.offset, 0), u64::MAX);
+        let reference = address::pack(link.node as u32, link.offset, 0);
+        self.look_before(reference, u64::MAX);
+        self.look_at_unverified_entry(reference, u64::MAX);
         let entry = crate::replay::verified_entry_at(&pool.pool, link.offset, link.generation)?;
         let version = entry.version(pool.segments[link.segment].base_version.load(Ordering::Relaxed));
         Some((entry, version))

@@ -32,6 +32,7 @@
 pub mod address;
 mod appended;
 mod bound;
+mod bury;
 mod chain;
 mod checkpoint;
 mod claim;

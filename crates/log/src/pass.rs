@@ -1,6 +1,6 @@
 //! Passes: they empty a segment so that it can be used again (NStore, section III-E; the protocol is in `docs/adr/0011`).
 //!
-//! This module knows the log's half: which segments are victims, burying the ancestors of their entries, and freeing. Only the layer with
+//! This module knows the log's half: which segments are victims, and freeing (burying is in `bury`). Only the layer with
 //! the indexes knows which entries are live; it moves them with a [`Relocator`](crate::Relocator) in between.
 //!
 //! # Invariants
@@ -10,30 +10,24 @@
 //! * P2. A tombstone is dropped only if it is not newer than the newest checkpoint, nor than one being made
 //!   ([`Log::keep_tombstones_after`]), or if the index has something newer for its key, or had when the log was scanned (its garbage
 //!   bit). In the last case, the entry that has superseded that newer one since keeps out everything older, too.
+//!   A pass that buries drops a tombstone only if every older entry of its key is dead, which cannot be told behind a damaged one.
 //! * P3. When the descriptor becomes free, every moved entry is durable, and so is every mark.
 
 use crate::address;
-use crate::chain::{Child, Link};
 use crate::entry::EntryView;
 use crate::error::Result;
 use crate::log::Log;
 use crate::node::NodePool;
 use crate::opening::ROOM_BELOW;
 use crate::reclaim::{MakeDurable, NO_STAMP};
-use crate::replay::{self, ScanTotals, SegmentToScan};
+use crate::replay::{self, ScanTotals};
 use crate::segment::{Segment, SegmentState};
 use hither_pmem::{Descriptor, MediumKind, Pool, SegmentState as OnMedia};
-use hither_sync::epoch;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Flag in a sealed segment's descriptor: a pass was in progress.
 pub const COLLECTING: u8 = 2;
-
-/// How many links are followed at the same time, so that their misses overlap.
-const AHEAD: usize = 16;
-/// How many walks share one epoch pin, which holds up the reuse of freed segments.
-const WALKS_PER_PIN: usize = 256;
 
 /// A segment that may be worth a pass.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +71,7 @@ pub struct Pass<'a> {
     log: &'a Log,
     node: usize,
     index: u32,
+    tombstones: Tombstones,
     /// The victim is free, or may already be in its next life.
     freed: bool,
 }
@@ -98,6 +93,7 @@ impl Log {
             segment.state() == SegmentState::Sealed
                 && segment.in_use()
                 && !segment.damaged.load(Ordering::Relaxed)
+                && !(tombstones == Tombstones::Buried && segment.leads_to_damage.load(Ordering::Relaxed))
                 && !self.must_wait(segment, tombstones)
         };
         let mut found: Vec<_> = self.select(sealed).into_iter().filter_map(|(node, index)| self.weigh(node, index, tombstones)).collect();
@@ -141,11 +137,7 @@ impl Log {
         let segment = &pool.segments[index as usize];
         let run_len = segment.run_len.load(Ordering::Relaxed);
         let bytes = u64::from(run_len) * pool.segment_bytes();
-        let kept = match tombstones {
-            Tombstones::Swept => self.kept_tombstone_bytes(segment),
-            Tombstones::Buried => 0,
-        };
-        let live = (segment.live_bytes() + kept).min(bytes);
+        let live = (segment.live_bytes() + self.moved_tombstone_bytes(segment, tombstones)).min(bytes);
         if live == 0 {
             return Some(Candidate { node: node as u32, index, gain: bytes, live, age: self.age_of(segment) + bytes });
         }
@@ -168,9 +160,9 @@ impl Log {
     }
 
     /// Bytes that a segment's tombstones take as copies; 0 if all of them may go.
-    fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
+    fn moved_tombstone_bytes(&self, segment: &Segment, tombstones: Tombstones) -> u64 {
         let newest = segment.newest_tombstone.load(Ordering::Relaxed);
-        if segment.may_drop(newest, self.tombstones_stay_after()) {
+        if tombstones == Tombstones::Buried || segment.may_drop(newest, self.tombstones_stay_after()) {
             return 0;
         }
         let bytes = segment.tombstone_bytes.load(Ordering::Relaxed);
@@ -265,7 +257,7 @@ impl Log {
             return Ok(None);
         }
         self.passes.fetch_add(1, Ordering::AcqRel);
-        let pass = Pass { log: self, node, index, freed: false };
+        let pass = Pass { log: self, node, index, tombstones, freed: false };
         if tombstones == Tombstones::Buried {
             pool.pool.commit_descriptor(index, &Descriptor { flags: COLLECTING, ..pool.describe(index, pass.state_on_media()) })?;
         }
@@ -294,65 +286,6 @@ impl Log {
         self.passes.load(Ordering::Acquire)
     }
 
-    /// Makes marks and moved entries durable.
-    pub fn barrier(&self) -> Result<()> {
-        for pool in &self.pools {
-            pool.pool.fence();
-            pool.pool.sync()?;
-        }
-        Ok(())
-    }
-
-    /// Marks dead all ancestors of the entries of a segment, except those in the segment to which its entries link directly. Returns how
-    /// many.
-    ///
-    /// `through_marks` is for an interrupted pass. Then a dead entry does not count as the end of a chain, and the ancestors inside the
-    /// segment are marked, too, because the segment will not be freed. The marks are durable after the next [`Log::barrier`].
-    pub fn bury_ancestors(&self, node: usize, index: u32, through_marks: bool) -> u64 {
-        let mut walks: Vec<(Link, Child<'_>)> = Vec::new();
-        self.visit_segment(node, index, |reference, version, keyspace, entry| {
-            if entry.is_dead() {
-                return;
-            }
-            if let Some(link) = self.link(entry.parent(), entry.parent_generation())
-                && (through_marks || (link.node, link.segment) != (node, index as usize))
-            {
-                walks.push((link, self.child(reference, entry, keyspace, version)));
-            }
-        });
-        let (mut marked, mut pin) = (0, epoch::pin());
-        for (number, &(link, child)) in walks.iter().enumerate() {
-            // Another collector may free segments that a walk passes; a link is looked up and followed under one pin.
-            if number % WALKS_PER_PIN == 0 {
-                drop(pin);
-                pin = epoch::pin();
-            }
-            let Some(link) = self.link_again(&link) else { continue };
-            if let Some((ahead, ..)) = walks.get(number + AHEAD) {
-                self.prefetch_link(ahead);
-            }
-            marked += self.bury_chain(link, child, through_marks);
-        }
-        marked
-    }
-
-    /// Marks the entries along a chain. A chain may lead out of the victim and into it again; its entries in the victim are marked, too.
-    /// Another walk that meets a mark above them must not leave anything alive behind it, and the victim may be given up.
-    fn bury_chain(&self, first: Link, child: Child<'_>, through_marks: bool) -> u64 {
-        let (mut next, mut child, mut marked) = (Some(first), child, 0);
-        while let Some(link) = next {
-            let Some(found) = self.ancestor(link, &child) else { break };
-            let was_dead = found.entry.is_dead();
-            if was_dead && !through_marks {
-                break;
-            }
-            self.mark_dead_on_media(address::pack(link.node as u32, link.offset, 0));
-            marked += u64::from(!was_dead);
-            (next, child) = (self.link(found.entry.parent(), found.entry.parent_generation()), found.child);
-        }
-        marked
-    }
-
     /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of the log. Run it without writers and passes.
     pub fn visit_all<'a>(&'a self, mut visit: impl FnMut(u64, u64, u32, &EntryView<'a>)) {
         for (node, index) in self.select(Segment::in_use) {
@@ -369,18 +302,6 @@ impl Log {
             let reference = address::pack(node as u32, offset, entry.size);
             visit(reference, entry.version(descriptor.base_version), entry.keyspace(descriptor.keyspace), entry);
         })
-    }
-
-    /// Completes the burials of a pass that a crash interrupted, during recovery. Returns the number of marks. They are durable after the
-    /// next [`Log::barrier`]; call [`Log::end_interrupted_pass`] only after that.
-    pub fn complete_burials(&self, segment: &SegmentToScan) -> u64 {
-        self.bury_ancestors(segment.node as usize, segment.index, true)
-    }
-
-    /// Clears the flag of an interrupted pass.
-    pub fn end_interrupted_pass(&self, segment: &SegmentToScan) -> Result<()> {
-        let pool = &self.pools[segment.node as usize];
-        Ok(pool.pool.commit_descriptor(segment.index, &Descriptor { flags: 0, ..segment.descriptor })?)
     }
 }
 
@@ -411,7 +332,7 @@ impl Pass<'_> {
 
     /// The most bytes that must be moved: those that count as live, and tombstones that may not go. 0 if the victim holds neither.
     pub fn bytes_to_move(&self) -> u64 {
-        self.victim().live_bytes() + self.log.kept_tombstone_bytes(self.victim())
+        self.victim().live_bytes() + self.log.moved_tombstone_bytes(self.victim(), self.tombstones)
     }
 
     /// Whether the victim holds tombstones.
@@ -446,24 +367,6 @@ impl Pass<'_> {
     fn state_on_media(&self) -> OnMedia {
         let torn = self.victim().torn.load(Ordering::Relaxed);
         if torn { OnMedia::Recovered } else { OnMedia::Sealed }
-    }
-
-    /// Marks the ancestors of the victim's entries dead, durably. Returns how many.
-    ///
-    /// Does nothing if no pool outlives the process.
-    pub fn bury(&self) -> Result<u64> {
-        if !self.log.outlives_the_process() {
-            return Ok(0);
-        }
-        // Damaged entries would count as garbage.
-        self.log.verify_segment(self.node, self.index)?;
-        // One at a time: a walk must not take another walk's mark for the end of a chain before that mark is durable.
-        let _alone = self.log.burials.lock();
-        let marked = self.log.bury_ancestors(self.node, self.index, false);
-        if marked > 0 {
-            self.log.barrier()?;
-        }
-        Ok(marked)
     }
 
     pub(crate) fn free(&mut self) -> Result<()> {

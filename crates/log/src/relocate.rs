@@ -397,9 +397,9 @@ mod tests {
             assert!(log.is_copy_of(third, second) && !log.is_copy_of(second, third));
             assert_eq!(log.entry(third).value, value);
             // The ancestors that an interrupted pass over the middle copy would bury: none that is newer.
-            assert_eq!(log.bury_ancestors(0, segment_of(&log, second), true), 0);
+            assert_eq!(log.bury_ancestors(0, segment_of(&log, second), true).marked, 0);
             assert!(!log.entry(third).is_dead());
-            assert_eq!(log.bury_ancestors(0, segment_of(&log, third), true), 1);
+            assert_eq!(log.bury_ancestors(0, segment_of(&log, third), true).marked, 1);
             assert!(log.entry(second).is_dead() && !log.entry(third).is_dead());
             let totals = log.visit_segment(0, segment_of(&log, third), |_, _, _, _| ());
             assert_eq!((totals.entries, log.pools[0].segments[segment_of(&log, third) as usize].entries.load(Ordering::Relaxed)), (1, 1));

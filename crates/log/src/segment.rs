@@ -1,6 +1,7 @@
 //! The state of a segment in DRAM, and the chunks that writers carve from it.
 
 use crate::entry::{Op, Parts};
+use crate::replay::ScanTotals;
 use crate::zeroed::FromZeros;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -54,6 +55,8 @@ pub(crate) struct Segment {
     pub tail_at_open: AtomicU64,
     /// Its verification found damage.
     pub damaged: AtomicBool,
+    /// Links from its entries lead to an entry that was damaged, so no pass can bury what lies behind.
+    pub leads_to_damage: AtomicBool,
     /// This opening has passed over damage in it.
     pub salvaged: AtomicBool,
     /// It was open when the store was opened: a crash may have torn holes into it.
@@ -143,9 +146,14 @@ impl Segment {
         self.torn.store(false, Ordering::Relaxed);
         self.zeroed.store(false, Ordering::Relaxed);
         self.was_open.store(false, Ordering::Relaxed);
-        for flag in [&self.unverified, &self.damaged, &self.salvaged, &self.marks_unsure] {
+        for flag in [&self.unverified, &self.damaged, &self.leads_to_damage, &self.salvaged, &self.marks_unsure] {
             flag.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a scan found everything that was written into it. Exact once all chunks are back.
+    pub fn holds(&self, found: &ScanTotals) -> bool {
+        (u64::from(self.entries.load(Ordering::Relaxed)), self.written_bytes.load(Ordering::Relaxed)) == (found.entries, found.bytes)
     }
 
     /// Whether its tombstones up to `version` may be dropped: a sweep has covered them, and no checkpoint predates

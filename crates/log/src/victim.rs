@@ -124,10 +124,10 @@ impl<'a> Pass<'a> {
     /// [`Error::Damaged`].
     pub fn ensure_whole(&self, totals: &ScanTotals) -> Result<()> {
         let segment = self.victim();
-        let written = (u64::from(segment.entries.load(Relaxed)), segment.written_bytes.load(Relaxed));
-        if written == (totals.entries, totals.bytes) {
+        if segment.holds(totals) {
             return Ok(());
         }
+        let written = (segment.entries.load(Relaxed), segment.written_bytes.load(Relaxed));
         segment.damaged.store(true, SeqCst);
         self.log().count_as_unverified(segment);
         let pool = &self.pool().pool;

@@ -207,7 +207,11 @@ fn copies_leave_gaps_at_the_ends_of_segments_only() {
 /// much again, and when one segment was left, no pass began.
 #[test]
 fn keys_that_come_and_go_need_no_room() {
-    let options = Options { space_patience: Duration::from_secs(60), ..options(CollectorKind::Batched, 1) };
+    [CollectorKind::Batched, CollectorKind::Chain].into_iter().for_each(let_keys_come_and_go);
+}
+
+fn let_keys_come_and_go(collector: CollectorKind) {
+    let options = Options { space_patience: Duration::from_secs(60), ..options(collector, 1) };
     let store = Store::open(Options { capacity: 4 << 20, max_capacity: 4 << 20, ..options }).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     store.create_keyspace("another", Kind::Hash).unwrap();
@@ -216,7 +220,7 @@ fn keys_that_come_and_go_need_no_room() {
         for puts in [true, false] {
             for key in key..key + 5_000 {
                 if let Err(error) = store.write_wait(&keyspace, &key.to_be_bytes(), puts.then_some(b"t")) {
-                    panic!("round {round}, {} keys are live: {error}", keyspace.len());
+                    panic!("{collector:?}, round {round}, {} keys are live: {error}", keyspace.len());
                 }
             }
         }
