@@ -9,7 +9,7 @@ use crate::courtesy::Courtesy;
 use crate::error::{Error, Result};
 use crate::options::Durability;
 use crate::store::Core;
-use crate::sweeps::{SWEEP, SWEEP_REST};
+use crate::sweeps::SWEEP_REST;
 use hither_log::{TakeBack, Wait};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -319,7 +319,7 @@ fn run_expiry(core: &Core, stop: &Stop) {
     while !stop.wait(pause) {
         let swept = core.sweep_those_there(None, None);
         let rest = swept.busy * SWEEP_REST;
-        pause = if swept.deleted < SWEEP { rest.max(SWEEP_EVERY) } else { rest };
+        pause = if swept.more { rest } else { rest.max(SWEEP_EVERY) };
     }
 }
 

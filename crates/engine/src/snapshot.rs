@@ -57,6 +57,8 @@ const PENDING: u64 = u64::MAX;
 #[derive(Default)]
 pub(crate) struct Snapshots {
     count: AtomicUsize,
+    /// The latest time that a snapshot has read.
+    newest_ms: AtomicU64,
     list: RwLock<Vec<Arc<State>>>,
 }
 
@@ -200,6 +202,12 @@ impl Snapshots {
         self.list.read().iter().all(|state| !shows(state) || expiry_ms <= state.taken_ms.load(Ordering::Relaxed))
     }
 
+    /// The latest time that a snapshot has read, in milliseconds since 1970; 0 if none was taken. No write that comes
+    /// after a snapshot sees an earlier one.
+    pub fn newest_ms(&self) -> u64 {
+        self.newest_ms.load(Ordering::Relaxed)
+    }
+
     /// Number of snapshots and the age of the oldest.
     pub fn alive(&self) -> (usize, Duration) {
         let list = self.list.read();
@@ -210,9 +218,10 @@ impl Snapshots {
 impl State {
     /// Returns the version once it is drawn: within nanoseconds, unless the drawing thread was preempted.
     fn wait_for_version(&self) -> u64 {
+        let mut rounds = 0;
         loop {
             match self.version.load(Ordering::Acquire) {
-                PENDING => std::thread::yield_now(),
+                PENDING => hither_sync::pause(&mut rounds),
                 version => return version,
             }
         }
@@ -271,10 +280,8 @@ impl Store {
         core.snapshots.count.fetch_add(1, Ordering::SeqCst);
         // After the count and before the version: see the module's head.
         let taken_ms = core.now_ms();
-        if core.keyspaces.read().values().any(|keyspace| keyspace.expiries.are_there()) {
-            // A later judgement of expiry must not use an earlier time.
-            core.remember_time(taken_ms);
-        }
+        // A later judgement of expiry must not use an earlier time.
+        core.snapshots.newest_ms.fetch_max(taken_ms, Ordering::Relaxed);
         state.taken_ms.store(taken_ms, Ordering::Relaxed);
         let version = core.log.clock.stable_with(|version| state.version.store(version, Ordering::Release));
         Snapshot { taken_ms, core, state, version }

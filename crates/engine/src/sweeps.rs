@@ -14,19 +14,21 @@ use crate::store::Core;
 use crate::write::{Attempt, Change, Condition, Written};
 use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Parts of rest for each part of sweeping: sweeps take a tenth of the time.
 pub(crate) const SWEEP_REST: u32 = 9;
 /// Most expired keys that are deleted per pass and keyspace.
-pub(crate) const SWEEP: usize = 10_000;
+const SWEEP: usize = 10_000;
+/// Bytes of expired keys after which a search ends: they are held until they are deleted.
+const SWEEP_BYTES: usize = 1 << 20;
 
 /// A search for expired keys looks at the clock once per this many entries.
 const LOOK_EVERY: u64 = 256;
 
 impl Core {
-    /// Deletes expired keys: an expired entry retires like a tombstone. Returns how many; if it is [`SWEEP`] or more,
-    /// some may be left.
+    /// Deletes expired keys: an expired entry retires like a tombstone. Returns how many; some may be left.
     pub fn sweep_expired(&self) -> usize {
         self.sweep_those_there(None, None).deleted
     }
@@ -36,49 +38,61 @@ impl Core {
     pub(crate) fn sweep_those_there(&self, end: Option<Instant>, waits_until: Option<Instant>) -> Swept {
         let (now_ms, now) = (self.now_ms(), Instant::now());
         let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.is_due(now_ms, now)).cloned().collect();
-        let (mut swept, mut persisted) = (Swept::default(), false);
+        let mut swept = Swept::default();
         if keyspaces.is_empty() || self.committer.ensure_writable().is_err() {
             return swept;
         }
         // Without time to wait for the lock, the search would be in vain.
         swept.cut_short = is_over(waits_until) && self.sweeping.is_locked();
-        if swept.cut_short {
-            return swept;
+        if !swept.cut_short {
+            self.sweep_keyspaces(&keyspaces, end, waits_until, &mut swept);
         }
+        if swept.newest > 0 && self.waits() {
+            // Or else the next read of an absent key would wait for the deletes: nobody else asks for them.
+            self.committer.request(&self.log, swept.newest);
+        }
+        swept
+    }
+
+    fn sweep_keyspaces(&self, keyspaces: &[Arc<Keyspace>], end: Option<Instant>, waits_until: Option<Instant>, swept: &mut Swept) {
+        let mut persisted = false;
         for keyspace in keyspaces {
             let started = Instant::now();
-            let expired = self.expired_keys(&keyspace, SWEEP, end);
+            let expired = self.expired_keys(keyspace, end);
             swept.busy += started.elapsed();
+            swept.more |= expired.are_many();
             // Once, and only if something is deleted: an idle store makes no syncs.
-            if !expired.is_empty() && !persisted {
+            if !expired.keys.is_empty() && !persisted {
                 if self.persist_clock().is_err() {
-                    return swept;
+                    return;
                 }
                 persisted = true;
             }
-            for (key, version) in expired {
+            for (key, version) in expired.keys {
                 // May wait for long: a check holds the lock.
                 let locked = if is_over(end) { None } else { lock_until(&self.sweeping, waits_until) };
                 swept.cut_short = locked.is_none();
-                let Some(_no_check) = locked else { return swept };
+                let Some(_no_check) = locked else { return };
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
                 let started = Instant::now();
-                let written = self.delete_swept(&keyspace, &change);
+                let written = self.delete_swept(keyspace, &change);
                 // A delete that failed has waited, most likely for room.
                 swept.busy += if written.is_ok() { started.elapsed() } else { Duration::ZERO };
                 match written {
-                    Ok(written) if written.applied() => swept.deleted += 1,
+                    Ok(written) if written.applied() => {
+                        swept.deleted += 1;
+                        swept.newest = swept.newest.max(written.version());
+                    }
                     Ok(_) => swept.late += 1,
                     Err(error) if error.kind() == ErrorKind::Damaged => {}
                     // The keyspace was dropped or exchanged meanwhile.
                     Err(error) if error.kind() == ErrorKind::NotFound => break,
                     // For lack of space, most likely: the next search would not get any further.
-                    Err(_) => return swept,
+                    Err(_) => return,
                 }
             }
         }
         swept.cut_short = is_over(end);
-        swept
     }
 
     fn delete_swept(&self, keyspace: &Keyspace, change: &Change<'_>) -> Attempt<Written> {
@@ -118,9 +132,9 @@ impl Core {
         made
     }
 
-    /// Finds up to `limit` expired keys with the versions of their entries, until `end` at most.
-    pub fn expired_keys(&self, keyspace: &Keyspace, limit: usize, end: Option<Instant>) -> Vec<(Vec<u8>, u64)> {
-        let mut found = Vec::new();
+    /// Finds expired keys, until there are many, and until `end` at most.
+    fn expired_keys(&self, keyspace: &Keyspace, end: Option<Instant>) -> ExpiredKeys {
+        let mut found = ExpiredKeys::default();
         keyspace.expiries.search(|| {
             let (mut met, mut seen) = (Met::default(), 0u64);
             let walked = self.walk(keyspace, Part::Head, |reference| {
@@ -130,11 +144,12 @@ impl Core {
                 // The expiry of a damaged entry is not reliable.
                 if is_expired && self.ensure_whole(reference).is_ok() {
                     let entry = self.log.entry(reference.0);
-                    found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
+                    found.bytes += entry.key.len();
+                    found.keys.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
                 }
                 seen += 1;
                 // A close waits for the background's search, so it ends then.
-                met.cut_short = found.len() >= limit || seen.is_multiple_of(LOOK_EVERY) && (is_over(end) || self.committer.refuses());
+                met.cut_short = found.are_many() || seen.is_multiple_of(LOOK_EVERY) && (is_over(end) || self.committer.refuses());
                 Ok(if met.cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             });
             // The keyspace was dropped during the walk: not everything was seen.
@@ -155,10 +170,29 @@ pub(crate) fn is_sweeping() -> bool {
     SWEEPS.get()
 }
 
+/// Expired keys with the versions of their entries.
+#[derive(Default)]
+struct ExpiredKeys {
+    keys: Vec<(Vec<u8>, u64)>,
+    /// Bytes of the keys.
+    bytes: usize,
+}
+
+impl ExpiredKeys {
+    /// Whether they are as many as are deleted at once, so that there may be more.
+    fn are_many(&self) -> bool {
+        self.keys.len() >= SWEEP || self.bytes >= SWEEP_BYTES
+    }
+}
+
 /// Outcome of a sweep.
 #[derive(Default)]
 pub(crate) struct Swept {
     pub deleted: usize,
+    /// There are many expired keys, of which this sweep found some.
+    pub more: bool,
+    /// The version of the newest delete; 0 without any.
+    newest: u64,
     /// Time of searching and deleting, without waits for other threads or for room.
     pub busy: Duration,
     /// It ended early for lack of time, so that there may be more.
@@ -180,6 +214,7 @@ pub(crate) struct SpaceSweep {
 mod tests {
     use crate::write::Condition;
     use crate::{Durability, Kind, MediumChoice, Options, Store, WriteOptions};
+    use std::sync::atomic::Ordering::Relaxed;
     use std::time::{Duration, Instant};
 
     /// Waits until `is_so`. Returns false if that takes more than a minute, which counts as for ever.
@@ -261,6 +296,35 @@ mod tests {
             assert!(!core.expiring.during(|| core.sweep_for_space(Some(Instant::now()))), "somebody else will find it");
             assert!(core.sweep_for_space(Some(Instant::now())));
         });
+    }
+
+    /// Regression: nobody asked for the deletes of a sweep to be made durable. So the next client that read an absent
+    /// key waited for the disk.
+    #[test]
+    fn what_was_swept_is_durable_soon() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = vec![(None, dir.path().to_owned())];
+        let store = Store::open(Options { paths, medium: MediumChoice::File, background: false, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        drop(store.write(&keyspace, b"key", Some(b"value"), Condition::None, &WriteOptions::new().expires_at_ms(1)).unwrap());
+        assert_eq!(store.core.sweep_expired(), 1);
+        let deleted = keyspace.0.last_delete.load(Relaxed);
+        assert!(deleted > 0 && store.core.committer.requested() >= deleted);
+    }
+
+    /// Regression: a search gathered ten thousand keys, however long they were.
+    #[test]
+    fn a_search_holds_few_long_keys() {
+        let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let key = |number: u64| [vec![b'k'; 60_000], number.to_be_bytes().to_vec()].concat();
+        for number in 0..100 {
+            drop(store.write(&keyspace, &key(number), Some(b"v"), Condition::None, &WriteOptions::new().expires_at_ms(1)).unwrap());
+        }
+        let swept: Vec<_> =
+            std::iter::from_fn(|| Some(store.core.sweep_those_there(None, None)).filter(|swept| swept.deleted > 0)).collect();
+        assert_eq!(swept.iter().map(|swept| swept.deleted).sum::<usize>(), 100);
+        assert!(swept.iter().all(|swept| swept.deleted < 20) && swept.iter().rev().skip(1).all(|swept| swept.more));
     }
 
     /// Regression: the time was remembered only before each sweep, and a check of the whole store, or a long search,

@@ -41,7 +41,8 @@
 //! # Thread safety
 //!
 //! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; [`Batch`], [`Iter`] and
-//! [`Ticket`] are `Send`. Reads take no lock, except those that find data that is not durable yet.
+//! [`Ticket`] are `Send`. Reads of the current state take no lock; those that find data that is not durable yet wait.
+//! Reads from a [`Snapshot`] lock its table of saved entries for a moment.
 //!
 //! Closures given to reads (`get_with`, `multi_get_with`, `scan_with`, `scan_first`, `for_each`, `peek_with`,
 //! `scan_deferred`, also of a snapshot) hold back reclamation while they run. Keep them short and do not wait for other

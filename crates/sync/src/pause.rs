@@ -21,3 +21,16 @@ pub fn pause(rounds: &mut u32) {
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    /// Processor time that the calling thread has used.
+    pub fn processor_time() -> Duration {
+        let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the structure outlives the call.
+        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut used) }, 0);
+        Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+    }
+}

@@ -118,8 +118,7 @@ impl Core {
         }
         latches.set_last_version(newest);
         if commit.deletes {
-            latches.set_last_delete(newest);
-            commit.note_keyspaces_of_deletes(newest);
+            commit.announce_deletes(&latches, newest);
         }
         commit.verify(first, &mut writer);
         if level == Durability::Sync {
@@ -363,11 +362,13 @@ impl Commit<'_> {
         false
     }
 
-    /// Notes the batch's newest version as that of a delete in all keyspaces in which it deletes.
+    /// Notes the batch's newest version as that of a delete, for the stripes and the keyspaces in which it deletes.
     #[cold]
-    fn note_keyspaces_of_deletes(&self, newest: u64) {
-        let deletes = self.members.iter().map(|member| &member.operation).filter(|operation| operation.delete);
-        deletes.for_each(|operation| self.core.note_delete(self.batch.keyspace(operation), newest));
+    fn announce_deletes(&self, latches: &LatchSet<'_>, newest: u64) {
+        for operation in self.members.iter().map(|member| &member.operation).filter(|operation| operation.delete) {
+            latches.set_last_delete(self.core.latches.stripe_of(operation.hash), newest);
+            self.core.note_delete(self.batch.keyspace(operation), newest);
+        }
     }
 
     /// Verifies that the candidates have the members' keys. Entries at locked places are certain to be replaced, so
@@ -463,5 +464,29 @@ impl Drop for Commit<'_> {
             self.held &= self.held - 1;
             self.unlock(&self.members[number]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::batch::Batch;
+    use crate::{Kind, Options, Store};
+
+    /// Regression: all keys of a batch with one delete counted as deleted, and reads of absent keys near them waited
+    /// for the disk.
+    #[test]
+    fn only_what_a_batch_deletes_counts_as_deleted() {
+        let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let last_delete = |key: &[u8]| store.core.latches.last_delete(store.core.latches.stripe_of(store.core.hasher.hash(key)));
+        store.write_wait(&keyspace, b"deleted", Some(b"value")).unwrap();
+        let before = [b"put".as_slice(), b"asked about"].map(last_delete);
+        let mut batch = Batch::default();
+        batch.require_version(&keyspace, b"asked about", None);
+        batch.put(&keyspace, b"put", b"value", 0);
+        batch.delete(&keyspace, b"deleted");
+        store.commit_wait(&batch).unwrap();
+        assert!(last_delete(b"deleted") > 0);
+        assert_eq!([b"put".as_slice(), b"asked about"].map(last_delete), before);
     }
 }

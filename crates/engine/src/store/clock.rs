@@ -1,9 +1,10 @@
 //! The store's own time, by which keys expire.
 //!
 //! It is the machine's time, but never behind an expiry that was reported as past. So a clock that is set back revives
-//! no key: not in this opening and, once the time is persisted, not in a later one either.
+//! no key: not in this opening and, once the time is persisted, not in a later one either. Nor is it behind the time of
+//! a snapshot, which no longer matters in a later opening.
 //!
-//! Thread safety: one atomic number, any number of threads. Crash: the time on media may be older than the last reports
+//! Thread safety: two atomic numbers, any number of threads. Crash: the time on media may be older than the last reports
 //! ([`Core::persist_clock`] raises it).
 
 use crate::error::Result;
@@ -14,7 +15,7 @@ use std::sync::atomic::Ordering;
 impl Core {
     /// The time for expiry, in milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
-        wall_clock_ms().max(self.clock_floor_ms.load(Ordering::Relaxed))
+        wall_clock_ms().max(self.clock_floor_ms.load(Ordering::Relaxed)).max(self.snapshots.newest_ms())
     }
 
     /// The time at which an entry that is written now with these options expires, in milliseconds since 1970; 0: never.
@@ -34,10 +35,10 @@ impl Core {
         expiry_ms != 0 && (expiry_ms <= self.clock_floor_ms.load(Ordering::Relaxed) || self.expires_now(expiry_ms))
     }
 
-    /// Whether this time has come by the machine's clock. If so, remembers it, in case that clock is set back later.
+    /// Whether this time has come by now. If so, remembers it, in case the machine's clock is set back later.
     #[inline(never)]
     fn expires_now(&self, expiry_ms: u64) -> bool {
-        self.was_expired(expiry_ms, wall_clock_ms())
+        self.was_expired(expiry_ms, self.now_ms())
     }
 
     /// As [`Core::is_expired`], by the time `now_ms`, which the caller has read before.

@@ -16,7 +16,7 @@ use super::leaf::Leaf;
 use super::protocol::{Point, Protocol, Rule};
 use crate::common::node::{Meta, Node};
 use crate::common::slice::LAYER;
-use crate::common::version::{Restart, back_off};
+use crate::common::version::Restart;
 use crate::common::visit::{CHUNK, go_on_behind, visit_runs};
 use crate::{Ref, Resolver, SortedPiece, Start};
 use std::ops::Range;
@@ -188,7 +188,7 @@ impl<P: Protocol> BTree<P> {
                 Err(Restart) => {
                     P::reached(Point::ScanReseek);
                     place = go_on_behind(out, before, resolver).map_or(start, Start::After);
-                    back_off(&mut spins);
+                    hither_sync::pause(&mut spins);
                 }
             }
         }
@@ -203,7 +203,7 @@ impl<P: Protocol> BTree<P> {
             if self.seek(place, false, resolver).and_then(|mut cursor| cursor.run(self, room, &mut found)).is_ok() {
                 break;
             }
-            back_off(&mut spins);
+            hither_sync::pause(&mut spins);
         }
         found.append_to(piece, resolver);
     }

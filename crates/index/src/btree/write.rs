@@ -8,7 +8,7 @@ use super::witness::Witnesses;
 use super::{BTree, Token};
 use crate::common::node::{LARGE, Node};
 use crate::common::slice::{LAYER, LONGER, common_prefix, slice_at};
-use crate::common::version::{Restart, back_off};
+use crate::common::version::Restart;
 use crate::{Conflict, Ref, Resolver};
 use std::sync::atomic::Ordering;
 
@@ -28,7 +28,7 @@ impl<P: Protocol> BTree<P> {
         loop {
             match self.try_replace(&Whole(self), key, old, new, resolver) {
                 Ok(result) => return result,
-                Err(Restart) => back_off(&mut spins),
+                Err(Restart) => hither_sync::pause(&mut spins),
             }
         }
     }

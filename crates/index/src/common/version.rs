@@ -69,7 +69,7 @@ impl Version {
             if version & LOCKED == 0 {
                 return Ok(version & !CLAIMS);
             }
-            back_off(&mut spins);
+            hither_sync::pause(&mut spins);
         }
     }
 
@@ -294,20 +294,10 @@ impl Drop for Claimed<'_> {
 pub(crate) fn retry<T>(mut attempt: impl FnMut() -> Result<T, Restart>) -> T {
     let mut spins = 0;
     loop {
-        back_off(&mut spins);
+        hither_sync::pause(&mut spins);
         if let Ok(done) = attempt() {
             return done;
         }
-    }
-}
-
-/// Spins at first, then yields the processor.
-pub(crate) fn back_off(spins: &mut u32) {
-    *spins += 1;
-    if *spins < 64 {
-        std::hint::spin_loop();
-    } else {
-        std::thread::yield_now();
     }
 }
 

@@ -1,6 +1,6 @@
 //! Visiting all keys of an ordered index, run by run.
 
-use super::version::{Restart, back_off};
+use super::version::Restart;
 use crate::{Ref, Resolver, Start};
 
 /// Number of slots that are copied out at a time before the caller sees them.
@@ -32,7 +32,7 @@ pub(crate) fn visit_runs<C, R: Resolver>(
     let mut chunk = Vec::with_capacity(CHUNK);
     loop {
         let Ok(mut cursor) = seek(place) else {
-            back_off(&mut spins);
+            hither_sync::pause(&mut spins);
             continue;
         };
         loop {

@@ -176,7 +176,7 @@ impl Pair {
             if meta & LOCK == 0 && word.compare_exchange_weak(meta, meta | LOCK, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Some(Held { pair: self, meta });
             }
-            back_off(&mut spins);
+            hither_sync::pause(&mut spins);
         }
     }
 
@@ -383,17 +383,6 @@ impl Held<'_> {
         }
         word.store(new, Ordering::Release);
         true
-    }
-}
-
-/// Waits a little, and yields the processor when that does not help.
-#[inline]
-pub(super) fn back_off(spins: &mut u32) {
-    *spins += 1;
-    if *spins < 64 {
-        std::hint::spin_loop();
-    } else {
-        std::thread::yield_now();
     }
 }
 

@@ -17,7 +17,7 @@
 use super::HashTable;
 use super::Token;
 use super::directory::{Segment, home_line};
-use super::line::{LINE_SLOTS, Line, Pair, back_off, tag_of};
+use super::line::{LINE_SLOTS, Line, Pair, tag_of};
 use super::lookup::Place;
 use super::protocol::{Protocol, Rule};
 use crate::{Conflict, Index, Key, Ref, Resolver};
@@ -147,7 +147,7 @@ impl<P: Protocol> HashTable<P> {
     #[cold]
     fn await_successor(&self, segment: Segment, hash: u64, spins: &mut u32) {
         if self.segment(hash) == segment {
-            back_off(spins);
+            hither_sync::pause(spins);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::btree::cursor::{Cursor as SubtreeCursor, Keyed, Slots};
 use crate::btree::protocol::{Point, Protocol, Rule};
 use crate::common::node::{INNER_HEAD, Node};
 use crate::common::slice::slice_at;
-use crate::common::version::{Restart, back_off};
+use crate::common::version::Restart;
 use crate::common::visit::{CHUNK, go_on_behind, visit_runs};
 use crate::{Ref, Resolver, SortedPiece, Start};
 use std::cmp::Ordering;
@@ -89,7 +89,7 @@ impl<P: Protocol> Learned<P> {
                 Err(Restart) => {
                     P::reached(Point::ScanReseek);
                     place = go_on_behind(out, before, resolver).map_or(start, Start::After);
-                    back_off(&mut spins);
+                    hither_sync::pause(&mut spins);
                 }
             }
         }
@@ -104,7 +104,7 @@ impl<P: Protocol> Learned<P> {
             if self.seek(place, false, room, resolver).and_then(|mut cursor| cursor.run(self, room, &mut found, resolver)).is_ok() {
                 break;
             }
-            back_off(&mut spins);
+            hither_sync::pause(&mut spins);
         }
         found.append_to(piece, resolver);
     }

@@ -10,7 +10,7 @@ use crate::btree::Token;
 use crate::btree::protocol::{Point, Protocol};
 use crate::common::node::LEAF_HEAD;
 use crate::common::slice::slice_at;
-use crate::common::version::{Restart, back_off};
+use crate::common::version::Restart;
 use crate::{Conflict, Ref, Resolver};
 
 impl<P: Protocol> Learned<P> {
@@ -25,7 +25,7 @@ impl<P: Protocol> Learned<P> {
         loop {
             match self.try_replace(key, old, new, resolver) {
                 Ok(result) => return result,
-                Err(Restart) => back_off(&mut spins),
+                Err(Restart) => hither_sync::pause(&mut spins),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The epoch algorithm proper, free of thread-local state so that loom can drive it.
 
 use crate::Padded;
-use crate::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, yield_now};
+use crate::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::barrier::Barrier;
 
 const ACTIVE: u64 = 1;
@@ -192,14 +192,9 @@ impl Domain {
     pub fn synchronize(&self, writers: bool) {
         let stamp = self.stamp();
         self.each_slot(|slot| {
-            let mut spins = 0u32;
+            let mut rounds = 0;
             while !Self::slot_passed(slot, stamp, writers) {
-                spins += 1;
-                if spins < 64 && !cfg!(loom) {
-                    std::hint::spin_loop();
-                } else {
-                    yield_now();
-                }
+                crate::pause(&mut rounds);
             }
             true
         });

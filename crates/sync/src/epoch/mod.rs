@@ -282,12 +282,12 @@ mod global {
     /// If the current thread is pinned.
     pub fn synchronize_until(end: Instant) -> bool {
         assert!(!is_pinned(), "synchronize_until() inside an epoch pin would wait for itself");
-        let stamp = stamp();
+        let (stamp, mut rounds) = (stamp(), 0);
         while !has_passed(stamp) {
             if Instant::now() >= end {
                 return false;
             }
-            std::thread::yield_now();
+            crate::pause(&mut rounds);
         }
         true
     }

@@ -1,7 +1,7 @@
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn stamps_pass_only_when_older_pins_end() {
@@ -267,4 +267,24 @@ fn thread_local_values_that_use_epochs_at_the_end_leave_no_slot_behind() {
     drop(told);
     let highest = numbers.iter().flatten().max().unwrap();
     assert!(highest < first + 128, "400 short threads must not take 400 slots: {first} to {highest}");
+}
+
+/// Regression: whoever waited for a writer that waited for a disk kept a processor busy.
+#[test]
+fn who_waits_for_long_leaves_the_processor_to_others() {
+    type Wait = fn();
+    let until: Wait = || assert!(synchronize_until(Instant::now() + Duration::from_secs(3600)));
+    for wait in [synchronize_writers, synchronize, until] {
+        let section = pin_writer();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(move || {
+                wait();
+                crate::pause::tests::processor_time()
+            });
+            std::thread::sleep(Duration::from_millis(500));
+            drop(section);
+            let used = waiter.join().expect("it ends");
+            assert!(used < Duration::from_millis(200), "{used:?} of processor time");
+        });
+    }
 }
