@@ -35,6 +35,7 @@
 //!
 //! Any number of threads may read a snapshot. Everything here is in DRAM: snapshots end with the process.
 
+use crate::deferred::Found;
 use crate::error::Result;
 use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
 use crate::scan::{Direction, ScanRange};
@@ -314,6 +315,11 @@ impl Snapshot {
 
     /// Calls `f` with the value that `key` had, and its expiry in milliseconds since 1970; 0: never.
     pub fn get_expiring<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
+        self.get_found(keyspace, key, |value, found| f(value, found.expires_at_ms))
+    }
+
+    /// Calls `f` with the value that `key` had, its version and its expiry.
+    pub fn get_found<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], Found) -> R) -> Result<Option<R>> {
         check_key(key)?;
         let hashed = self.core.hasher.key(key);
         let _pin = epoch::pin();
@@ -327,7 +333,8 @@ impl Snapshot {
                 self.core.ensure_settled(reference)?;
                 let entry = self.core.log.entry(reference.0);
                 let expiry_ms = entry.expiry_ms();
-                Ok((!self.has_expired(expiry_ms)).then(|| f(entry.value, expiry_ms)))
+                let found = || Found { version: self.core.log.version_of(reference.0, &entry), expires_at_ms: expiry_ms };
+                Ok((!self.has_expired(expiry_ms)).then(|| f(entry.value, found())))
             }
             None => {
                 // Checked again: a drop of the keyspace discards what was saved.

@@ -236,30 +236,6 @@ impl Keyspace {
         Ok((swapped, ticket))
     }
 
-    /// Read-modify-write: replaces the value with what `f` makes of it (`None` removes the key) and returns the new
-    /// value. The key's expiry stays. `f` runs without any lock held, and may be called several times if other writers
-    /// interfere.
-    ///
-    /// The write, and all data that it rests on, is durable at the store's level when this returns. The value given to
-    /// `f` may not be durable yet, so that updates of one key by many threads share syncs.
-    ///
-    /// # Errors
-    /// Those of [writes](crate#errors).
-    pub fn update(&self, key: &[u8], mut f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>) -> Result<Option<Vec<u8>>> {
-        loop {
-            // Neither the value found nor a lost race needs a wait: the write has a later version than what was found,
-            // or reports what it rests on itself.
-            let (current, _) = self.peek_with(key, |value, found| (value.to_vec(), found))?;
-            let new = f(current.as_ref().map(|(value, _)| value.as_slice()));
-            let (version, expires_at_ms) = current.map_or((None, 0), |(_, found)| (Some(found.version), found.expires_at_ms));
-            let done = self.write_if_deferred(key, new.as_deref(), version, &WriteOptions::new().expires_at_ms(expires_at_ms))?;
-            if done.applied {
-                self.store.wait_until_durable(done.rests_on)?;
-                return Ok(new);
-            }
-        }
-    }
-
     /// Removes the keys in `range`. Returns for how many keys it made a delete; others may have removed some of them
     /// first. O(keys), in little memory. To remove all keys of a keyspace at once, drop it
     /// ([`crate::Db::drop_keyspace`]).

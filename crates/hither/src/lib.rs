@@ -111,6 +111,7 @@ mod iter;
 mod keyspace;
 mod report;
 mod snapshot;
+mod update;
 
 pub use batch::Batch;
 pub use builder::{Builder, MediumChoice};
@@ -131,3 +132,4 @@ pub use report::{
     RecoveryReport, Stats,
 };
 pub use snapshot::Snapshot;
+pub use update::Change;

@@ -70,6 +70,16 @@ impl Snapshot {
         self.inner.get_with(&keyspace.handle, key, f)
     }
 
+    /// Returns the value that `key` had and its version, for [`crate::Batch::require_version`]: a batch that requires
+    /// the versions of all that it was made from is applied only if nothing of it has changed since the snapshot.
+    ///
+    /// # Errors
+    /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
+    pub fn get_versioned(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
+        self.ensure_own(keyspace)?;
+        self.inner.get_found(&keyspace.handle, key, |value, found| (value.to_vec(), found.version))
+    }
+
     /// Returns the value that `key` had and the time when it expires.
     ///
     /// # Errors

@@ -7,5 +7,6 @@ mod edges;
 mod settings;
 mod space;
 mod swaps;
+mod updates;
 mod views;
 mod whole_batches;
