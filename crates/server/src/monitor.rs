@@ -113,7 +113,8 @@ impl Watching {
 
     /// Moves the lines that were not passed on yet to `out`.
     pub fn take(&self, out: &mut Vec<u8>) {
-        out.append(&mut self.monitor.lines.lock());
+        let mut lines = std::mem::take(&mut *self.monitor.lines.lock());
+        out.append(&mut lines);
     }
 }
 
@@ -127,6 +128,28 @@ impl Drop for Watching {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::commands::table::TABLE;
+    use crate::config::Config;
+
+    /// Regression: a monitor's lines left their room behind, as much as had ever gathered.
+    #[test]
+    fn lines_that_were_passed_on_leave_no_room_behind() {
+        let shared = Shared::new(hither::Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
+        let client = shared.clients.add("test".into(), "test".into(), 0);
+        let watching = Watching::begin(&shared, &client);
+        let (bytes, ranges) = ([&b"ECHO"[..], &[b'x'; 100_000]].concat(), [0..4, 4..100_004]);
+        let args = Args::new(&bytes, &ranges);
+        let Ok(found) = TABLE.find(args) else { panic!("ECHO is there") };
+        let mut out = Vec::new();
+        for count in 1..3 {
+            shared.monitors.show(&shared, &client, 0, found.command, args);
+            watching.take(&mut out);
+            assert!(out.len() > count * 100_000);
+            assert_eq!(watching.monitor.lines.lock().capacity(), 0);
+        }
+    }
+
     #[test]
     fn arguments_are_quoted() {
         let mut line = String::new();

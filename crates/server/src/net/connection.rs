@@ -356,6 +356,7 @@ impl Connection {
             self.lose(&error);
         }
         let again = self.send(bytes, now);
+        self.outbox.trim();
         let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
         self.most_held = most_held(shared);
         // What waits for a sync does not count, nor what only this turn's bound has left over: the client reads.

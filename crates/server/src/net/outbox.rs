@@ -14,7 +14,7 @@ pub const STRANGER_PAUSE_BYTES: usize = 16 << 10;
 /// Once more than this has left, the rest may move to the front of the buffer.
 const MOVE_BYTES: usize = 16 << 10;
 
-/// An empty buffer larger than this is freed.
+/// An empty buffer, or list of waiting replies, larger than this is freed.
 const KEEP_BYTES: usize = 4 << 10;
 
 /// The replies of one connection, in order.
@@ -99,10 +99,8 @@ impl Outbox {
         self.sent += count;
         if self.sent == self.bytes.len() {
             self.bytes.clear();
-            if self.bytes.capacity() > KEEP_BYTES {
-                self.bytes = Vec::new();
-            }
             (self.sent, self.released) = (0, 0);
+            self.trim();
             // Only writes without a reply can still wait: they stood at the end, which is position 0 now.
             self.held.iter_mut().for_each(|held| (held.start, held.end) = (0, 0));
         } else if self.sent > MOVE_BYTES && self.sent > self.bytes.len() / 2 {
@@ -114,6 +112,17 @@ impl Outbox {
                 held.end -= self.sent;
             }
             self.sent = 0;
+        }
+    }
+
+    /// Frees what is empty and larger than an idle connection may keep: a reply that CLIENT REPLY suppresses leaves its
+    /// room behind, though nothing is ever sent of it.
+    pub fn trim(&mut self) {
+        if self.bytes.is_empty() && self.bytes.capacity() > KEEP_BYTES {
+            self.bytes = Vec::new();
+        }
+        if self.held.is_empty() && self.held.capacity() * size_of::<Held>() > KEEP_BYTES {
+            self.held = VecDeque::new();
         }
     }
 
@@ -215,6 +224,19 @@ mod tests {
         let lines: Vec<&str> = text.split("\r\n").collect();
         assert_eq!((lines[0], lines[2], lines[3], lines.len()), ("+a", "+c", "+d", 6));
         assert!(lines[1].starts_with("-MISCONF") && lines[4].starts_with("-MISCONF"), "{text}");
+    }
+
+    /// Regression: the list of waiting replies stayed as long as it had once been.
+    #[test]
+    fn nothing_is_kept_of_many_replies_that_have_waited() {
+        let mut outbox = Outbox::default();
+        for end in [Outbox::release as fn(&mut Outbox, u64), |outbox, _| outbox.fail(0, &Error::Closed)] {
+            (1..=10_000).for_each(|version| reply(&mut outbox, "+OK\r\n", version));
+            assert!(outbox.held.capacity() >= 10_000);
+            end(&mut outbox, 10_000);
+            take(&mut outbox);
+            assert!(outbox.held.capacity() < 500, "{}", outbox.held.capacity());
+        }
     }
 
     #[test]

@@ -185,3 +185,18 @@ fn what_has_arrived_is_taken_in_whatever_has_changed_since() {
     assert_eq!(reply, b":1\r\n");
     assert_eq!(connection.outbox.ready(), b"+OK\r\n");
 }
+
+/// Regression: the room for a reply that CLIENT REPLY had suppressed stayed as long as the connection.
+#[test]
+fn a_suppressed_reply_leaves_no_room_behind() {
+    let (shared, mut connection, _other) = connection();
+    for (lines, sent) in [("CLIENT REPLY SKIP\r\nGET k\r\n", ""), ("PING\r\nCLIENT REPLY OFF\r\nGET k\r\n", "+PONG\r\n")] {
+        connection.take_in(&shared, b"SETRANGE k 99999 x\r\n", &mut Ahead::default());
+        connection.flush(&shared, Instant::now());
+        connection.take_in(&shared, lines.as_bytes(), &mut Ahead::default());
+        assert_eq!(connection.outbox.ready(), sent.as_bytes());
+        connection.flush(&shared, Instant::now());
+        let room = connection.outbox.bytes.capacity();
+        assert!(connection.outbox.waiting() == 0 && room <= 4 << 10, "{room} bytes for {lines}");
+    }
+}
