@@ -127,10 +127,12 @@ impl Session {
     /// Resets everything to the state after connecting, except what ends the connection or times the turn.
     pub fn reset(&mut self) {
         let (closing, began) = (self.closing, self.began);
+        // As in Redis: no answer even if this ends SKIP.
+        let replies = if self.replies == Replies::SkipThis { Replies::SkipThis } else { Replies::On };
         self.client.name.lock().clear();
         *self.client.user.lock() = crate::acl::DEFAULT.to_owned();
         *self = Session::new(self.shared.clone(), self.client.clone());
-        (self.closing, self.began) = (closing, began);
+        (self.closing, self.began, self.replies) = (closing, began, replies);
         self.client.database.store(0, Ordering::Relaxed);
         self.client.protocol.store(2, Ordering::Relaxed);
         self.publish();

@@ -200,3 +200,11 @@ fn a_suppressed_reply_leaves_no_room_behind() {
         assert!(connection.outbox.waiting() == 0 && room <= 4 << 10, "{room} bytes for {lines}");
     }
 }
+
+/// Regression: SKIP ended with RESET, which was answered; in Redis it holds until its command has been.
+#[test]
+fn a_reset_behind_skip_is_not_answered_and_one_behind_off_is() {
+    let (shared, mut connection, _other) = connection();
+    connection.take_in(&shared, b"CLIENT REPLY SKIP\r\nRESET\r\nPING\r\nCLIENT REPLY OFF\r\nPING\r\nRESET\r\n", &mut Ahead::default());
+    assert_eq!(connection.outbox.ready(), b"+PONG\r\n+RESET\r\n");
+}
