@@ -65,6 +65,11 @@ impl Pending {
         self.state.lock().outcome.clone()
     }
 
+    /// Whether it has ended, and its end is all that this client's command waits for.
+    pub fn is_made_for(&self, client: u64) -> bool {
+        self.owner == client && !matches!(self.change, Change::Make(_)) && self.outcome().is_some()
+    }
+
     /// Has a client woken at its end; returns false if it has ended already.
     fn join(&self, client: &Arc<Client>) -> bool {
         let mut state = self.state.lock();

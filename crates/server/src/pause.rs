@@ -1,7 +1,14 @@
 //! CLIENT PAUSE: commands of all clients wait, or only those that write.
 //!
+//! A command that waits when the pause begins is answered once its time is over, but takes nothing meanwhile.
+//!
 //! Thread safety: any thread. The state is one word, so that a reader sees one pause, not parts of two.
 
+use crate::commands::table::{Numbered, TABLE, flag};
+use crate::session::Session;
+use crate::shared::{Shared, now_ms};
+use crate::transaction::Multi;
+use hither_resp::Args;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A pause.
@@ -49,6 +56,35 @@ impl Pauses {
 
 fn decode(word: u64) -> Option<Pause> {
     (word != 0).then_some(Pause { until_ms: word >> 1, writes_only: word & 1 == 1 })
+}
+
+impl Session {
+    /// Whether a command has to wait for the end of CLIENT PAUSE. Exempt are commands that would be refused anyway,
+    /// CLIENT UNPAUSE, the commands needed to log in to send it (in Redis all of these wait), and the end of a wait.
+    #[inline]
+    pub fn must_wait(&mut self, shared: &Shared, args: Args<'_>) -> bool {
+        let Some(pause) = shared.pause.at(now_ms) else { return false };
+        let Ok(Numbered { command, .. }) = TABLE.find(args) else { return false };
+        let queued = || self.multi.iter().flat_map(Multi::queue).any(|queued| queued.found.command.has(flag::WRITE));
+        let is_held = match pause.writes_only {
+            false => !command.has(flag::NO_AUTH) && command.full_name() != "client|unpause",
+            true => command.has(flag::WRITE) || command.has(flag::EXEC) && queued(),
+        };
+        is_held && !self.only_answers()
+    }
+
+    /// Whether its command waits and has no more to do than to answer: its time is over, or it asked for work outside
+    /// its database. From here on it does not look at keys, which must stay as they are until the end of the pause.
+    #[cold]
+    fn only_answers(&mut self) -> bool {
+        let id = self.client.id;
+        let Some(wait) = &mut self.wait else { return false };
+        if wait.note != 0 || wait.change.as_ref().is_some_and(|change| change.is_made_for(id)) {
+            return true;
+        }
+        wait.over = wait.end().is_some();
+        wait.over
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::cursors::Given;
 use crate::data::{Database, Txn};
 use crate::events::{self, Level};
 use crate::monitor::Watching;
-use crate::shared::{Client, CoreStats, Shared, now_ms};
+use crate::shared::{Client, CoreStats, Shared};
 use crate::transaction::{Multi, Queued, Watches};
 use crate::waiting::{Request, Wait};
 use hither::{Error, WriteOptions};
@@ -273,19 +273,6 @@ impl Session {
         }
         let found = self.admit(args).map_err(Box::new)?;
         self.dispatch(shared, found, args, out, rests_on)
-    }
-
-    /// Whether a command has to wait for the end of CLIENT PAUSE. Exempt are commands that would be refused anyway, CLIENT UNPAUSE, and the
-    /// commands needed to log in to send it. (In Redis all of these wait.)
-    #[inline]
-    pub fn must_wait(&self, shared: &Shared, args: Args<'_>) -> bool {
-        let Some(pause) = shared.pause.at(now_ms) else { return false };
-        let Ok(Numbered { command, .. }) = TABLE.find(args) else { return false };
-        if !pause.writes_only {
-            return !command.has(flag::NO_AUTH) && command.full_name() != "client|unpause";
-        }
-        let queued = || self.multi.iter().flat_map(Multi::queue).any(|queued| queued.found.command.has(flag::WRITE));
-        command.has(flag::WRITE) || command.has(flag::EXEC) && queued()
     }
 
     /// Finds the command and checks whether it may run at all.

@@ -24,7 +24,8 @@
 //!    work goes on, and the commands behind it run.
 //! 4. Within MULTI nothing waits: a command that would wait is answered as if its time were over.
 //! 5. A wait ends by an answer, its deadline, CLIENT UNBLOCK, or the end of the connection. A client that was killed
-//!    takes nothing that arrives after that. A crash ends a wait without a trace: nothing of it is on media.
+//!    takes nothing that arrives after that. A crash ends a wait without a trace: nothing of it is on media. A wait that
+//!    ends during a CLIENT PAUSE takes nothing, not even what has arrived before.
 //!
 //! While no client waits, a commit of a sorted set pays for a fence and one load, and other commits for a look at what
 //! they wrote.
@@ -164,6 +165,8 @@ pub struct Wait {
     pub change: Option<Arc<Pending>>,
     /// The request was for a change of databases only.
     pub for_changes: bool,
+    /// It has ended during a pause: its command answers without a look at the keys.
+    pub over: bool,
     ticket: u64,
     places: Vec<Place>,
     client: Arc<Client>,
@@ -223,7 +226,8 @@ impl Waiting {
         // Rule 1: the queues before the last look.
         fence(Ordering::SeqCst);
         let Request { deadline, note, change, .. } = request;
-        Wait { deadline, note, for_changes: change.is_some(), change, ticket, places, client: client.clone(), waiting: self.clone() }
+        let (client, waiting) = (client.clone(), self.clone());
+        Wait { deadline, note, for_changes: change.is_some(), change, over: false, ticket, places, client, waiting }
     }
 
     /// Whether no client waits for the key that came before the asking one; `own` is its wait, if it waits itself.

@@ -107,6 +107,9 @@ fn check_keys<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Outcome {
 fn open_in_turn(context: &mut Context<'_>, key: &[u8]) -> Result<Option<Collection>, Failure> {
     let Context { txn, session, shared, .. } = context;
     let wait = session.wait.as_deref();
+    if wait.is_some_and(|wait| wait.over) {
+        return Ok(None);
+    }
     let set = match open(txn, key, Type::SortedSet) {
         // A client that waits already goes on when a key of another type has come: as in Redis.
         Err(Failure::Text(_)) if wait.is_some() => return Ok(None),

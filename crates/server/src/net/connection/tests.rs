@@ -208,3 +208,65 @@ fn a_reset_behind_skip_is_not_answered_and_one_behind_off_is() {
     connection.take_in(&shared, b"CLIENT REPLY SKIP\r\nRESET\r\nPING\r\nCLIENT REPLY OFF\r\nPING\r\nRESET\r\n", &mut Ahead::default());
     assert_eq!(connection.outbox.ready(), b"+PONG\r\n+RESET\r\n");
 }
+
+/// Has the connection's waiting command run again, as its thread does when it wakes the client, and returns the answer.
+fn roused(shared: &Arc<Shared>, connection: &mut Connection) -> String {
+    connection.rouse();
+    connection.serve(shared, &[], &mut Room::default(), Instant::now());
+    let answer = String::from_utf8(connection.outbox.ready().to_vec()).unwrap();
+    connection.outbox.sent(answer.len());
+    answer
+}
+
+/// Regression: a wait that had ended was answered only after the pause.
+#[test]
+fn a_wait_ends_during_a_pause_and_takes_nothing() {
+    let (shared, mut connection, _other) = connection();
+    let pause = crate::pause::Pause { until_ms: u64::MAX, writes_only: true };
+    let mut ahead = Ahead::default();
+    for (refuse, answer) in [(false, "*-1\r\n"), (true, "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n")] {
+        connection.take_in(&shared, b"BZPOPMIN z 0\r\n", &mut ahead);
+        shared.pause.begin(pause);
+        assert_eq!((roused(&shared, &mut connection), connection.is_held()), (String::new(), true), "it goes on");
+        assert!(shared.waiting.unblock(&connection.session.client, refuse));
+        assert_eq!((roused(&shared, &mut connection), connection.is_held()), (answer.to_owned(), false));
+        shared.pause.end();
+    }
+    // What has come just before the pause stays where it is.
+    connection.take_in(&shared, b"BZMPOP 0.001 1 z MIN\r\n", &mut ahead);
+    let client = shared.clients.add("test".into(), "test".into(), 0);
+    let mut other = Session::new(shared.clone(), client);
+    other.execute(&shared, Args::new(b"ZADDz1m", &[0..4, 4..5, 5..6, 6..7]), &mut Vec::new());
+    shared.pause.begin(pause);
+    while connection.deadline().is_some_and(|deadline| deadline > Instant::now()) {
+        std::thread::yield_now();
+    }
+    assert_eq!(roused(&shared, &mut connection), "*-1\r\n");
+    shared.pause.end();
+    connection.take_in(&shared, b"ZCARD z\r\nBZPOPMIN z 0\r\n", &mut ahead);
+    assert_eq!(connection.outbox.ready(), b":1\r\n*3\r\n$1\r\nz\r\n$1\r\nm\r\n$1\r\n1\r\n");
+}
+
+/// Regression: what a client had asked for before the pause was done, but it was told only afterwards.
+#[test]
+fn who_waits_for_a_change_or_a_save_is_answered_during_a_pause() {
+    use crate::changes::Change;
+    let (shared, mut connection, _other) = connection();
+    let nobody = shared.clients.add("test".into(), "test".into(), 0);
+    for line in ["FLUSHALL\r\n", "SWAPDB 0 1\r\n", "SAVE\r\n"] {
+        // Changes wait until the client does.
+        let barrier: &std::sync::Barrier = Box::leak(Box::new(std::sync::Barrier::new(2)));
+        shared.changes.begin(&shared, Change::Hold(3, barrier), &nobody).unwrap();
+        barrier.wait();
+        connection.take_in(&shared, line.as_bytes(), &mut Ahead::default());
+        shared.pause.begin(crate::pause::Pause { until_ms: u64::MAX, writes_only: false });
+        barrier.wait();
+        shared.changes.finish();
+        shared.saving.join();
+        assert_eq!(roused(&shared, &mut connection), "+OK\r\n", "{line}");
+        connection.take_in(&shared, line.as_bytes(), &mut Ahead::default());
+        assert!(connection.is_held() && connection.outbox.ready().is_empty(), "the next one is held up");
+        (connection.input, connection.held) = (Vec::new(), false);
+        shared.pause.end();
+    }
+}
