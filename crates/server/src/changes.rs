@@ -158,6 +158,19 @@ impl Session {
         }
     }
 
+    /// Keeps nothing of databases that were replaced. Otherwise their indexes would stay in memory until each client
+    /// that has used them says something again. Every attempt of a command opens its database anew if need be.
+    pub(crate) fn let_go_of_replaced(&mut self) {
+        let shared = self.shared().clone();
+        let generation = shared.databases.generation();
+        if self.database.as_ref().is_none_or(|(known, _)| *known != generation) {
+            (self.database, self.spare) = (None, None);
+        }
+        // At the end of a change that is still under way this is called again.
+        let is_other = |found, database: &Database| matches!(found, Found::There(other) if !other.is_same(database));
+        self.watches.check_databases(|database| !is_other(shared.databases.find(database.index), database));
+    }
+
     /// Checks on the change of databases that the session's command waits for. If the command asked for the change
     /// itself and it failed, that is the command's answer.
     #[cold]

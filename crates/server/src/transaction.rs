@@ -90,18 +90,21 @@ impl Queued {
 
 /// A database's number and a key.
 type Place = (u16, Vec<u8>);
-/// The database, and the version that the key had; `None`: it was absent.
-type Watched = (Arc<Database>, Option<u64>);
 
 /// The keys that must stay as they are until EXEC.
 #[derive(Default)]
 pub struct Watches {
-    keys: HashMap<Place, Watched>,
+    /// Each key with the version that it had; `None`: it was absent.
+    keys: HashMap<Place, Option<u64>>,
+    /// The databases of the keys, one for each number; none once EXEC must fail.
+    databases: Vec<Arc<Database>>,
     bytes: usize,
+    /// A database of the keys was replaced, so EXEC must fail; set by [`Watches::give_up`], never cleared.
+    broken: bool,
 }
 
 /// Approximate bytes of a watched key besides its name: its place in the map, with the free places there.
-const PER_WATCH: usize = 2 * size_of::<(Place, Watched)>();
+const PER_WATCH: usize = 2 * size_of::<(Place, Option<u64>)>();
 
 impl Watches {
     /// Whether a key is watched.
@@ -116,8 +119,30 @@ impl Watches {
             return false;
         }
         self.bytes = bytes;
-        self.keys.insert((database.index, key.to_vec()), (database.clone(), version));
+        self.keys.insert((database.index, key.to_vec()), version);
+        match self.databases.iter().find(|known| known.index == database.index) {
+            Some(known) if known.is_same(database) => {}
+            Some(_) => self.give_up(),
+            None if self.broken => {}
+            None => self.databases.push(database.clone()),
+        }
         true
+    }
+
+    /// Keeps no database any more if one of them is not `current`: it was replaced, so EXEC must fail.
+    pub fn check_databases(&mut self, current: impl Fn(&Database) -> bool) {
+        if !self.databases.iter().all(|database| current(database)) {
+            self.give_up();
+        }
+    }
+
+    fn give_up(&mut self) {
+        (self.broken, self.databases) = (true, Vec::new());
+    }
+
+    /// Whether EXEC must fail because a database of the keys was replaced.
+    pub fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// Stops watching all keys.
@@ -125,9 +150,12 @@ impl Watches {
         *self = Watches::default();
     }
 
-    /// Each key with its database and the version that it had.
+    /// Each key with its database and the version that it had; nothing once EXEC must fail.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<Database>, &[u8], Option<u64>)> {
-        self.keys.iter().map(|((_, key), (database, version))| (database, key.as_slice(), *version))
+        self.keys.iter().filter_map(|((index, key), version)| {
+            let database = self.databases.iter().find(|database| database.index == *index)?;
+            Some((database, key.as_slice(), *version))
+        })
     }
 
     /// Number of watched keys.

@@ -94,6 +94,8 @@ pub struct Core {
     /// a small command.
     now: Instant,
     last_tick: Instant,
+    /// The databases' generation at the last tick.
+    generation: u64,
     accept_at: Option<Instant>,
     refusals: Refusals,
 }
@@ -144,6 +146,7 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Listeners, count: usize) -> std
             early: vec![0; EARLY_BYTES * GROUP],
             now: Instant::now(),
             last_tick: Instant::now(),
+            generation: 0,
             accept_at: None,
             refusals: Refusals::default(),
         });
@@ -463,6 +466,10 @@ impl Core {
         }
         if !self.holding.is_empty() {
             self.mailboxes[self.index].committed.store(true, Ordering::Release);
+        }
+        let generation = self.shared.databases.generation();
+        if std::mem::replace(&mut self.generation, generation) != generation {
+            self.connections.iter_mut().flatten().for_each(|connection| connection.session.let_go_of_replaced());
         }
         let timeout_s = self.shared.settings.timeout_s.load(Ordering::Relaxed);
         for slot in 0..self.connections.len() {

@@ -60,6 +60,22 @@ fn nothing_of_a_transaction_that_fails_as_a_whole_stays_in_force() {
     client.script("GET where => 0\nSELECT 1 => OK\nEXISTS where => 0");
 }
 
+/// Whatever is watched afterwards, and whatever becomes of the databases.
+#[test]
+fn a_watch_is_broken_once_its_database_is_replaced() {
+    let shared = shared();
+    let [mut one, mut other] = [(); 2].map(|()| Client::new(&shared));
+    for (change, end) in [("FLUSHDB", "EXEC => nil"), ("SWAPDB 0 1", "EXEC => nil"), ("FLUSHDB", "DISCARD => OK"), ("PING", "EXEC => [OK]")]
+    {
+        one.script("WATCH k => OK");
+        other.run(change);
+        one.script("WATCH k l => OK\nSELECT 1 => OK\nWATCH k => OK\nSELECT 0 => OK");
+        other.run(change);
+        one.script(&format!("MULTI => OK\nSET n 1 => QUEUED\n{end}"));
+        one.script("WATCH k => OK\nMULTI => OK\nSET n 2 => QUEUED\nEXEC => [OK]");
+    }
+}
+
 /// Regression: the kill stayed in force from the attempt that had to wait, so EXEC did not run again.
 #[test]
 fn exec_that_waits_for_a_database_and_kills_its_client_runs() {

@@ -64,6 +64,9 @@ impl Txn {
 
     /// Makes the commit depend on the keys that a client watches; returns false if one has changed already.
     pub fn require_unchanged(&mut self, watches: &crate::transaction::Watches) -> Result<bool> {
+        if watches.is_broken() {
+            return Ok(false);
+        }
         for (database, key, before) in watches.iter() {
             let version = match self.version_of(database, key) {
                 // The database was flushed.

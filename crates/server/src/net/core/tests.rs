@@ -85,3 +85,48 @@ fn setting_the_machines_clock_makes_no_thread_healthy_or_stuck() {
     shared.cores[0].note_end();
     assert_eq!(unhealthy(&shared), None, "one that has ended need not tick");
 }
+
+/// Regression: the index of a database that had been flushed stayed until the last client that had used it said
+/// something again.
+#[test]
+fn clients_that_say_nothing_keep_no_database_that_was_replaced() {
+    let (shared, mut core, [mut user, mut watcher, mut waiter, mut bystander]) = with_clients();
+    shared.databases.get(1).unwrap();
+    user.write_all(b"SET k 1\r\n").unwrap();
+    watcher.write_all(b"WATCH k\r\nMULTI\r\nSET k 2\r\n").unwrap();
+    waiter.write_all(b"BZPOPMIN z 0\r\n").unwrap();
+    bystander.write_all(b"SELECT 1\r\nWATCH k\r\nMULTI\r\nSET k 3\r\n").unwrap();
+    let mut events = Events::with_capacity(16);
+    let mut serve = |core: &mut Core, calls| {
+        let rounds = (0..1_000).take_while(|_| shared.total_calls() < calls).map(|_| core.round(&mut events)).count();
+        assert!(rounds < 1_000, "there were {} calls", shared.total_calls());
+    };
+    serve(&mut core, 7);
+    let used = |connection: &Connection| connection.session.database.as_ref().map(|(_, database)| Arc::downgrade(database));
+    let kept: Vec<_> = core.connections.iter().flatten().filter_map(|connection| used(connection)).collect();
+    assert_eq!(kept.iter().filter(|database| database.strong_count() > 0).count(), 4);
+    shared.databases.flush(0).unwrap();
+    core.tick();
+    let left: Vec<_> = kept.iter().map(|database| database.upgrade().map(|database| database.index)).collect();
+    assert_eq!(left, [None, None, None, Some(1)], "one is still watched, in the other database");
+    // They go on as if they had noticed it themselves.
+    user.write_all(b"GET k\r\nZADD z 1 m\r\n").unwrap();
+    watcher.write_all(b"EXEC\r\nGET k\r\n").unwrap();
+    bystander.write_all(b"EXEC\r\n").unwrap();
+    serve(&mut core, 13);
+    // The client that waits was woken meanwhile.
+    core.rouse();
+    core.serve();
+    core.settle();
+    let expected = [
+        "+OK\r\n$-1\r\n:1\r\n",
+        "+OK\r\n+OK\r\n+QUEUED\r\n*-1\r\n$-1\r\n",
+        "*3\r\n$1\r\nz\r\n$1\r\nm\r\n$1\r\n1\r\n",
+        "+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n",
+    ];
+    for (mut client, expected) in [user, watcher, waiter, bystander].into_iter().zip(expected) {
+        let mut replies = vec![0; expected.len()];
+        client.read_exact(&mut replies).unwrap();
+        assert_eq!(String::from_utf8_lossy(&replies), expected);
+    }
+}
