@@ -139,6 +139,9 @@ impl Session {
         self.take_effect(shared);
         shared.waiting.fed(txn.sorted_sets());
         done.orphans.into_iter().for_each(|(database, number)| shared.databases.reaper.announce(database, number));
+        if done.unseen {
+            shared.databases.reaper.sweep_soon();
+        }
         Ok(())
     }
 }

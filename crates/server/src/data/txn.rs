@@ -49,6 +49,8 @@ pub struct Txn {
     reads: HashMap<(u16, Vec<u8>), Option<u64>>,
     /// A key had another version when it was read again: the reads are not of one moment.
     torn: bool,
+    /// It has written without a look at what was there, because there were no collections yet.
+    unlooked: bool,
     /// The writes; `None` deletes.
     writes: BTreeMap<Place, Option<Item>>,
     /// Collections whose heads it removes.
@@ -120,6 +122,8 @@ pub struct Committed {
     pub rests_on: u64,
     /// Collections to announce to the reaper.
     pub orphans: BTreeSet<(u16, u64)>,
+    /// Whether it may have overwritten further collections without noticing.
+    pub unseen: bool,
 }
 
 impl Txn {
@@ -131,6 +135,7 @@ impl Txn {
             isolated,
             reads: HashMap::new(),
             torn: false,
+            unlooked: false,
             writes: BTreeMap::new(),
             orphans: BTreeSet::new(),
             rests_on: 0,
@@ -148,7 +153,9 @@ impl Txn {
     /// Whether there is nothing to commit or to take back: its reads were answered at once, and its writes were written
     /// at once. Then it can serve another command.
     pub fn is_spare(&self) -> bool {
-        self.touched.is_empty() && self.reads.is_empty() && self.writes.is_empty() && self.orphans.is_empty() && self.undo.is_empty()
+        let has_read = !self.reads.is_empty() || !self.touched.is_empty();
+        let has_written = self.unlooked || !self.writes.is_empty() || !self.orphans.is_empty() || !self.undo.is_empty();
+        !has_read && !has_written
     }
 
     /// Makes a spare transaction like new; `None` if it is on another database.
@@ -355,9 +362,15 @@ impl Txn {
             self.put(key, entry.to_vec(), expires_at_ms);
             return Ok(());
         }
+        self.overwrite_unlooked(key, entry, expires_at_ms)
+    }
+
+    /// The same at once. If the first collection has come since there was none, it may have been here.
+    pub(in crate::data) fn overwrite_unlooked(&mut self, key: &[u8], entry: &[u8], expires_at_ms: u64) -> Result<()> {
         let options = if expires_at_ms == 0 { self.options } else { self.options.expires_at_ms(expires_at_ms) };
         let done = self.database.keys.write_deferred(key, Some(entry), &options)?;
         self.note(done.rests_on);
+        self.unlooked |= self.database.has_collections();
         Ok(())
     }
 
@@ -376,9 +389,9 @@ impl Txn {
 
     /// If a collection is there, notes that its rows become unreachable.
     pub fn forget_collection(&mut self, key: &[u8]) -> Result<()> {
-        if self.database.has_collections()
-            && let Some(head) = self.head_of(key)?
-        {
+        if !self.database.has_collections() {
+            self.unlooked = true;
+        } else if let Some(head) = self.head_of(key)? {
             self.orphan(head);
         }
         Ok(())

@@ -2,7 +2,10 @@
 
 use super::removal::{Orphan, look, remove};
 use super::*;
+use crate::config::Config;
 use crate::data::encoding::{Head, Type};
+use crate::session::Session;
+use crate::shared::Shared;
 use hither::{Db, Durability, MediumChoice, WriteOptions};
 use hither_pmem::{FailAt, Failpoints};
 use std::sync::Arc;
@@ -212,6 +215,35 @@ fn one_sync_serves_all_databases() {
     reap_announced(&databases, &announced);
     assert_eq!(points.reached("sync"), 1);
     assert!(databases.existing().iter().all(|database| database.rows.is_empty()));
+}
+
+/// Regression: a string that was put, without a look, where the first collection of the database had come meanwhile left
+/// that collection's rows behind.
+#[test]
+fn rows_of_a_first_collection_that_was_overwritten_unseen_are_removed() {
+    for at_once in [false, true] {
+        let shared = Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
+        let client = shared.clients.add("test".into(), "test".into(), 0);
+        let (mut session, database) = (Session::new(shared.clone(), client), shared.databases.get(0).unwrap());
+        let (string, mut out, mut rests_on) = (encoding::string_entry(b"text"), Vec::new(), 0);
+        let done = session.run(&shared, &mut out, &mut rests_on, None, true, |_, txn, _| {
+            let fails = |error: Error| Box::new(error.into());
+            if !at_once {
+                txn.forget_collection(b"hash").map_err(fails)?;
+            }
+            database.note_collection().map_err(fails)?;
+            collection(&shared.databases);
+            match at_once {
+                false => txn.put(b"hash", string.clone(), 0),
+                true => txn.overwrite_unlooked(b"hash", &string, 0).map_err(fails)?,
+            }
+            Ok(())
+        });
+        assert!(done.is_ok());
+        assert!(matches!(next(&shared.databases.reaper, Instant::now()), Work::Sweep));
+        assert_eq!((sweep(&shared.databases).unwrap(), database.keys.len()), (1, 1));
+        assert!(database.rows.iter().all(|row| row.unwrap().0 == encoding::MARKER));
+    }
 }
 
 /// Regression: rows of a collection were removed before it was durable that it had expired; if the clock was set back,

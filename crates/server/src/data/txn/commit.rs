@@ -2,7 +2,6 @@
 
 use super::{Committed, Space, Txn};
 use hither::{Db, Result};
-use std::collections::BTreeSet;
 
 impl Txn {
     /// Whether everything that was read is unchanged; writes nothing. For a command that answers with an error.
@@ -20,13 +19,20 @@ impl Txn {
     /// Applies everything, or nothing if something that was read has changed. Call once only.
     pub fn commit(&mut self, db: &Db) -> Result<Committed> {
         if self.writes.is_empty() && self.reads.is_empty() {
-            return Ok(Committed { applied: true, rests_on: self.rests_on, orphans: BTreeSet::new() });
+            return Ok(self.committed(true, self.rests_on));
         }
         if self.torn {
-            return Ok(Committed { applied: false, rests_on: self.rests_on, orphans: BTreeSet::new() });
+            return Ok(self.committed(false, self.rests_on));
         }
         let done = if self.writes.len() == 1 && self.reads.len() <= 1 { self.commit_one(db)? } else { self.commit_batch(db)? };
-        Ok(Committed { applied: done.applied, rests_on: self.rests_on.max(done.rests_on), orphans: std::mem::take(&mut self.orphans) })
+        Ok(self.committed(done.applied, self.rests_on.max(done.rests_on)))
+    }
+
+    fn committed(&mut self, applied: bool, rests_on: u64) -> Committed {
+        // If a head was overwritten, it was written behind this note, so the note is seen here.
+        let mut databases = self.touched.iter().chain([&self.database]);
+        let unseen = self.unlooked && databases.any(|database| database.has_collections());
+        Committed { applied, rests_on, orphans: std::mem::take(&mut self.orphans), unseen }
     }
 
     /// The case of most commands: one key, read and written.
