@@ -11,12 +11,17 @@
 //!   entry in it has left. So nothing of one life is counted in the next.
 
 use crate::log::Log;
+use crate::zeroed::Zeroed;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// One slot's counts for the segments of one pool; allocated with the first count.
+/// What the smallest part of a table that is used takes; more where the system's pages are larger.
+const PAGE_BYTES: usize = 4 << 10;
+
+/// One slot's counts for the segments of one pool; allocated with the first count. They take memory for segments that
+/// exist, although there is a place for each that the pool may ever have.
 #[derive(Default)]
-pub(crate) struct DeadCounts(OnceLock<Box<[AtomicU32]>>);
+pub(crate) struct DeadCounts(OnceLock<Zeroed<AtomicU32>>);
 
 impl DeadCounts {
     /// Counts bytes of a segment (C1). `segments` returns how many segments the pool may have.
@@ -44,18 +49,18 @@ impl DeadCounts {
 
     #[cold]
     fn allocate(&self, segments: usize) -> &[AtomicU32] {
-        self.0.get_or_init(|| std::iter::repeat_with(AtomicU32::default).take(segments).collect())
+        self.0.get_or_init(|| Zeroed::new(segments))
     }
 
     /// Adds the counts of the first segments to `sums`.
     fn add_to(&self, sums: &mut [u32]) {
-        let table = self.0.get().map_or(&[][..], |table| table);
+        let table = self.0.get().map_or(&[][..], |table| &**table);
         sums.iter_mut().zip(table).for_each(|(sum, count)| *sum = sum.wrapping_add(count.load(Ordering::Relaxed)));
     }
 
-    /// Bytes of DRAM that the table takes.
-    pub fn dram_bytes(&self) -> usize {
-        self.0.get().map_or(0, |table| size_of_val(&**table))
+    /// Bytes of DRAM that the table takes if this many segments exist: whole pages.
+    pub fn dram_bytes(&self, segments: usize) -> usize {
+        self.0.get().map_or(0, |table| (table.len().min(segments) * size_of::<AtomicU32>()).next_multiple_of(PAGE_BYTES))
     }
 }
 
@@ -95,6 +100,18 @@ mod tests {
         let mut sums = [0; 3];
         [&a, &b, &none].into_iter().for_each(|counts| counts.add_to(&mut sums));
         assert_eq!(sums, [32, 0, 7]);
-        assert_eq!((a.dram_bytes(), none.dram_bytes()), (16, 0));
+        assert_eq!([1, 4, 4000].map(|segments| a.dram_bytes(segments)), [PAGE_BYTES; 3]);
+        assert_eq!(none.dram_bytes(4), 0);
+    }
+
+    /// Regression: each slot took memory for the counts of all segments that the pool might ever have.
+    #[test]
+    fn counts_of_segments_that_do_not_exist_take_no_memory() {
+        let before = crate::zeroed::tests::resident_pages();
+        let slots = [const { DeadCounts(OnceLock::new()) }; 4];
+        slots.iter().for_each(|counts| counts.add(7, 32, || 64 << 20));
+        let pages = crate::zeroed::tests::resident_pages().saturating_sub(before);
+        assert!(pages < 100_000, "{pages} pages, not those of a gigabyte");
+        assert_eq!(slots[0].dram_bytes(5000), 5 * PAGE_BYTES);
     }
 }

@@ -18,6 +18,8 @@ use std::ptr::NonNull;
 pub(crate) unsafe trait FromZeros {}
 
 // SAFETY: a plain number.
+unsafe impl FromZeros for std::sync::atomic::AtomicU32 {}
+// SAFETY: as above.
 unsafe impl FromZeros for std::sync::atomic::AtomicU64 {}
 
 /// A mapped array that begins as zeros.
@@ -76,12 +78,12 @@ impl<T: FromZeros> Drop for Zeroed<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// Number of pages of the process that are in memory.
-    fn resident_pages() -> u64 {
+    pub fn resident_pages() -> u64 {
         let counts = std::fs::read_to_string("/proc/self/statm").unwrap();
         counts.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
