@@ -88,9 +88,12 @@ impl Pool {
                 found.first = from;
             }
             found.bytes += page;
-            // If covering fails too, an access ends the process, as it would have without the check.
-            if self.covered.lock().insert(from) {
+            // Locked until the page shows zeros: another thread that finds it covered reads it. If covering fails too,
+            // an access ends the process, as it would have without the check.
+            let mut covered = self.covered.lock();
+            if !covered.contains(&from) {
                 let _ = self.access.mapping().cover(from, page, self.is_private);
+                covered.insert(from);
             }
         }
     }
@@ -124,7 +127,7 @@ impl Pool {
     }
 
     fn unreadable_metadata(&self, offset: u64) -> Error {
-        let (pool, detail) = (self.access.place().clone(), format!("{PAGE_BYTES} bytes {WHY}"));
+        let (pool, detail) = (self.access.place().clone(), format!("{} bytes {WHY}", self.page_bytes()));
         match offset.checked_sub(TABLE_OFF) {
             None => Error::DamagedSuperblock { pool, what: "the catalogue", offset, detail },
             Some(off) => Error::DamagedDescriptor { pool, segment: (off / DESCRIPTOR_BYTES) as u32, offset, detail },
@@ -138,6 +141,7 @@ mod tests {
     use crate::pool::tests::skipped;
     use crate::{CreateOptions, Error, Failpoints, MediumChoice, OpenOptions, Pool};
     use std::path::Path;
+    use std::sync::Barrier;
 
     /// A pool in a file that the page cache holds, with a word in each page of its four segments.
     fn fill(path: &Path) -> Pool {
@@ -153,6 +157,36 @@ mod tests {
         let points = Failpoints::new();
         points.make_unreadable(unreadable, unreadable + 1);
         Pool::open(path, &OpenOptions { medium, salvage, failpoints: Some(points), ..OpenOptions::new() })
+    }
+
+    /// Regression: a page counted as covered before it showed zeros, so another thread that had checked it read what the
+    /// first could not.
+    #[test]
+    fn who_finds_a_page_covered_sees_zeros() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        drop(fill(&path));
+        for _ in 0..100 {
+            let points = Failpoints::new();
+            let options = OpenOptions { medium: MediumChoice::File, failpoints: Some(points.clone()), ..OpenOptions::new() };
+            let pool = Pool::open(&path, &options).unwrap();
+            points.make_unreadable(pool.segment_offset(0), pool.len_mapped());
+            let (page, together) = (pool.page_bytes(), Barrier::new(2));
+            let look = || {
+                let mut not_zero = 0;
+                for from in (pool.segment_offset(0)..pool.len_mapped()).step_by(page as usize) {
+                    together.wait();
+                    let found = pool.cover_unreadable(from, page);
+                    not_zero += u32::from(found.bytes != page || pool.load_u64(from) != 0);
+                }
+                not_zero
+            };
+            let not_zero = std::thread::scope(|scope| {
+                let other = scope.spawn(look);
+                look() + other.join().unwrap()
+            });
+            assert_eq!(not_zero, 0);
+        }
     }
 
     #[test]
