@@ -77,6 +77,9 @@ fn name_of(program: &OsStr) -> String {
     std::path::Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
+/// The exit status of `timeout` for a program whose time was up.
+pub const TIME_WAS_UP: i32 = 124;
+
 /// One program to run.
 pub struct Step {
     command: Command,
@@ -142,6 +145,12 @@ impl Step {
     pub fn within(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self
+    }
+
+    /// The command as it is shown.
+    #[cfg(test)]
+    pub fn shown(&self) -> &str {
+        &self.shown
     }
 
     /// The variables set for the program.
@@ -218,8 +227,11 @@ impl Step {
 
 /// The message about a program that ended with this status (`None`: killed by a signal).
 pub fn failure(shown: &str, status: Option<i32>) -> Failure {
-    let status = status.map_or_else(|| "a signal".to_owned(), |code| format!("exit status {code}"));
-    format!("{shown}: {status}")
+    match status {
+        Some(TIME_WAS_UP) => format!("{shown}: no end in the time that it had"),
+        Some(code) => format!("{shown}: exit status {code}"),
+        None => format!("{shown}: a signal"),
+    }
 }
 
 /// Whether `program` is found in PATH.

@@ -5,7 +5,7 @@
 //! program is shown when it has ended, or was ended because its time was up; otherwise nobody could see where it hangs.
 
 use crate::Failure;
-use crate::exec::{self, Step, Tally};
+use crate::exec::{self, Step, TIME_WAS_UP, Tally};
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::io::Write;
@@ -14,9 +14,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Seconds that a program may take on any machine; the slowest take one or two minutes.
 const LIMIT_S: u64 = 900;
-
-/// The exit status of `timeout` for a program whose time was up.
-const TIME_WAS_UP: i32 = 124;
 
 /// A test program and the folder of its package, where cargo would run it.
 #[derive(Debug, PartialEq)]

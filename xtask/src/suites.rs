@@ -7,7 +7,7 @@
 use crate::Failure;
 use crate::exec::{Step, Tally};
 use crate::programs;
-use crate::workspace::Metadata;
+use crate::workspace::{self, Metadata};
 
 /// Prefixes of the names of test programs that belong together.
 pub type Kind = &'static [&'static str];
@@ -26,6 +26,10 @@ pub const REDIS: Kind = &["redis_differential"];
 
 /// Random operations against a model.
 pub const MODEL: Kind = &["model"];
+
+/// Seconds after which a run of test programs is ended: one of them hangs. No round of the long campaign takes half as
+/// long.
+const LIMIT_S: u64 = 2700;
 
 fn belongs(name: &str, kind: Kind) -> bool {
     kind.iter().any(|start| name.starts_with(start))
@@ -55,19 +59,20 @@ pub fn ordinary(metadata: &Metadata) -> Vec<String> {
 }
 
 /// The command for the test programs with these names, with this environment.
-fn named(names: &[String], env: &[(&str, &str)]) -> Step {
-    let step = names.iter().fold(Step::cargo().args(["test", "--workspace"]), |step, name| step.args(["--test", name]));
+fn named(names: &[String], env: &[(&str, &str)], limit_s: u64) -> Step {
+    let step = Step::limited(workspace::cargo(), limit_s).args(["test", "--workspace"]);
+    let step = names.iter().fold(step, |step, name| step.args(["--test", name]));
     env.iter().fold(step, |step, (name, value)| step.env(name, value))
 }
 
 /// Runs the test programs with these names, several at a time.
 pub fn side_by_side(names: &[String]) -> Result<Tally, Failure> {
-    programs::run(named(names, &[]))?.some(&names.join(", "))
+    programs::run(named(names, &[], LIMIT_S))?.some(&names.join(", "))
 }
 
 /// Runs some tests of one test program, which must exist.
 pub fn chosen(program: &str, tests: &[&str], env: &[(&str, &str)]) -> Result<Tally, Failure> {
-    let tally = named(&[program.to_owned()], env).args(["--", "--nocapture"]).args(tests).run()?;
+    let tally = named(&[program.to_owned()], env, LIMIT_S).args(["--", "--nocapture"]).args(tests).run()?;
     tally.some(&format!("{program} {}", tests.join(" ")))
 }
 
@@ -77,5 +82,19 @@ pub fn of_kind(metadata: &Metadata, kind: Kind, env: &[(&str, &str)]) -> Result<
     if names.is_empty() {
         return Err(format!("no test program (crates/*/tests/NAME.rs or NAME/main.rs) whose name begins with {}", kind.join(" or ")));
     }
-    named(&names, env).args(["--", "--nocapture"]).run()?.some(&names.join(", "))
+    named(&names, env, LIMIT_S).args(["--", "--nocapture"]).run()?.some(&names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a test that hung held up the whole campaign, which then wrote no report.
+    #[test]
+    fn a_run_without_end_is_ended() {
+        let step = named(&["program".to_owned()], &[], 7);
+        assert!(step.shown().starts_with("timeout --kill-after=10 7 cargo test "), "{}", step.shown());
+        let hangs = Step::limited("sleep", 1).arg("600").run();
+        assert!(hangs.is_err_and(|why| why.contains("no end")));
+    }
 }
