@@ -7,10 +7,10 @@
 //! continued by a second life: after the death of a *process* the next one sees what the caches hold, and only what the
 //! next one flushes becomes durable.
 //!
-//! Thread safety: a recorder may be called from any thread. Limits: replay treats all steps as those of one thread,
-//! which is right for the single-threaded histories of the explorer.
+//! Thread safety: a recorder may be called from any thread. The replay knows which thread made which step: a fence makes
+//! only its own thread's flushes durable.
 
-use hither_pmem::shadow::{ImageKind, Replay, ShadowLog, ShadowRng, What};
+use hither_pmem::shadow::{Event, ImageKind, Replay, ShadowLog, ShadowRng, What, thread_number};
 use hither_pmem::{Emulate, StoreKind, SyncPhase, Tracer};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,6 +26,8 @@ pub const FEWEST: usize = 6;
 pub struct Step {
     /// The pool it happened in; [`NOTE`] for a note.
     pub pool: usize,
+    /// The thread that made it ([`thread_number`]).
+    pub thread: u64,
     /// What happened.
     pub what: What,
 }
@@ -80,7 +82,8 @@ impl Recorder {
     }
 
     fn push(&self, pool: usize, what: What) {
-        self.with(|recording| recording.steps.push(Step { pool, what }));
+        let thread = thread_number();
+        self.with(|recording| recording.steps.push(Step { pool, thread, what }));
     }
 }
 
@@ -134,7 +137,7 @@ impl Machine {
             let log = ShadowLog::new();
             log.attach(initial);
             for step in recording.steps.iter().filter(|step| step.pool == pool) {
-                feed(&log, &step.what);
+                log.add(Event { thread: step.thread, what: step.what.clone() });
             }
             log.replay(recording.rules)
         });
@@ -261,18 +264,6 @@ fn cross(
     pairs.into_iter().map(|(a, b)| join(&combined[a], &own[b])).collect()
 }
 
-fn feed(log: &ShadowLog, what: &What) {
-    match what {
-        What::Store { off, bytes, kind } => log.store(*off, bytes, *kind),
-        What::Zeros { off, len, kind } => log.store(*off, &vec![0; *len], *kind),
-        What::Flush { off, len } => log.flush(*off, *len),
-        What::Fence => log.fence(),
-        What::Sync(phase) => log.sync(*phase),
-        What::Resize(len) => log.resize(*len),
-        What::Mark(note) => log.mark(*note),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,7 +273,10 @@ mod tests {
 
     /// What one byte of each of two pools holds after a crash behind all of these steps.
     fn outcomes(rules: Emulate, steps: &[(usize, What)]) -> BTreeSet<(u8, u8)> {
-        let steps = steps.iter().map(|(pool, what)| Step { pool: *pool, what: what.clone() }).collect::<Vec<_>>();
+        outcomes_of(rules, steps.iter().map(|(pool, what)| Step { pool: *pool, thread: 0, what: what.clone() }).collect())
+    }
+
+    fn outcomes_of(rules: Emulate, steps: Vec<Step>) -> BTreeSet<(u8, u8)> {
         let recording = Recording { rules, initial: vec![vec![0; 2 * PLACE]; 2], steps };
         let mut machine = Machine::new(&recording);
         machine.advance_to(recording.steps.len());
@@ -307,6 +301,18 @@ mod tests {
         assert_eq!(outcomes(Emulate::Eadr, &fenced), [(1, 1), (1, 2)].into());
         // With volatile caches there is no order.
         assert_eq!(outcomes(Emulate::Adr, &in_turn).len(), 6);
+    }
+
+    /// Found by hand: all steps were replayed as those of one thread.
+    #[test]
+    fn a_fence_covers_the_flushes_of_its_own_thread() {
+        let flush = What::Flush { off: PLACE as u64, len: 8 };
+        let outcomes = |fencing| {
+            let steps = [(0, store(1, StoreKind::Plain)), (0, flush.clone()), (fencing, What::Fence)];
+            outcomes_of(Emulate::Adr, steps.map(|(thread, what)| Step { pool: 0, thread, what }).to_vec())
+        };
+        assert_eq!(outcomes(0), [(1, 0)].into());
+        assert_eq!(outcomes(1), [(0, 0), (1, 0)].into());
     }
 
     #[test]

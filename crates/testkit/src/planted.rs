@@ -71,7 +71,7 @@ pub const FLUSHES: [Forgotten; 9] = [
 pub const SYNCS: [Forgotten; 2] = [Forgotten::SyncOfWrite, Forgotten::SyncOfSlot];
 
 fn erase(step: &mut Step) {
-    *step = Step { pool: NOTE, what: What::Mark(0) };
+    *step = Step { pool: NOTE, what: What::Mark(0), ..*step };
 }
 
 /// Returns `subject` as if the code had forgotten something. Steps keep their positions.

@@ -68,7 +68,8 @@ pub struct ShadowLog {
     record: Mutex<Record>,
 }
 
-fn thread_number() -> u64 {
+/// The calling thread's number in events: in order of first appearance, never used again.
+pub fn thread_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     thread_local! {
         static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +115,11 @@ impl ShadowLog {
     }
 
     fn push(&self, what: What) {
-        let event = Event { thread: thread_number(), what };
+        self.add(Event { thread: thread_number(), what });
+    }
+
+    /// Adds an event that was recorded elsewhere.
+    pub fn add(&self, event: Event) {
         self.record.lock().events.push(event);
     }
 }

@@ -23,5 +23,5 @@ mod replay;
 mod tests;
 
 pub use images::{ImageKind, ShadowRng};
-pub use log::{Event, ShadowLog, What};
+pub use log::{Event, ShadowLog, What, thread_number};
 pub use replay::Replay;

@@ -88,8 +88,8 @@ fn short_histories_exhaustively() {
 /// three steps less.
 #[test]
 fn an_exploration_can_be_repeated() {
-    for (rules, nodes, shards) in [(Emulate::Adr, 1, 1), (Emulate::File, 2, 2)] {
-        let config = Config { rules, nodes, shards, max_segments: 40, seed: 5 };
+    for (rules, nodes, shards, seed) in [(Emulate::Adr, 1, 1, 5), (Emulate::File, 2, 2, 6)] {
+        let config = Config { rules, nodes, shards, max_segments: 40, seed };
         for history in [|config: &Config| large(config, 12), collections, |config: &Config| checkpoints(config, 60), pairs] {
             let run = || {
                 let subject = history(&config);
