@@ -13,9 +13,11 @@ use serde_json::Value;
 
 use super::args::FiguresArgs;
 use super::counting::{Around, ROUNDS, Required, Run, medians};
-use super::engine::{SCALE_KEYS, Table, print};
+use super::engine::SCALE_KEYS;
+use super::notes::Notes;
 use super::process::{Runner, output};
 use super::row::{Demand, Point, Row, Unit};
+use super::table::Table;
 use crate::harness::machine::Machine;
 use crate::harness::median;
 use crate::target::store::Index;
@@ -80,13 +82,13 @@ struct Compaction {
     rounds: u32,
     yardsticks: Vec<Around>,
     points: BTreeMap<&'static str, Vec<Point>>,
-    notes: BTreeMap<&'static str, String>,
+    notes: Notes,
 }
 
 /// One round: the results so far, or the reason why there is none.
 struct Round<'a> {
     all: &'a mut Compaction,
-    found: BTreeMap<Key, std::result::Result<Value, String>>,
+    found: BTreeMap<Key, Result<Value>>,
     append: Option<f64>,
 }
 
@@ -104,14 +106,14 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
         rounds: args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS }).max(1),
         yardsticks: Vec::new(),
         points: BTreeMap::new(),
-        notes: BTreeMap::new(),
+        notes: Notes::default(),
     };
     for number in 0..all.rounds {
         eprintln!("round {} of {}", number + 1, all.rounds);
         all.round(number + 1, &demands)?;
     }
     let table = all.table(&demands);
-    print(&table, args.json)?;
+    table.print(args.json)?;
     Ok(table.is_good())
 }
 
@@ -125,7 +127,7 @@ impl Compaction {
                 Ok(point) => round.all.points.entry(demand.id).or_default().push(point),
                 Err(error) => {
                     eprintln!("  {}: {error}", demand.id);
-                    round.all.notes.entry(demand.id).or_insert_with(|| error.to_string());
+                    round.all.notes.add(demand.id, &error);
                 }
             }
         }
@@ -145,7 +147,7 @@ impl Compaction {
     fn table(&self, demands: &[Demand]) -> Table {
         let row = |demand: &Demand| {
             let points = self.points.get(demand.id).map_or(&[][..], Vec::as_slice);
-            Row::new(*demand, points, false, self.notes.get(demand.id).cloned().unwrap_or_default())
+            self.notes.row(*demand, points, false, String::new())
         };
         let rows: Vec<Row> = demands.iter().map(row).collect();
         let (yardsticks, machine) = (medians(&self.yardsticks), Machine::here());
@@ -226,12 +228,14 @@ impl Round<'_> {
 
     fn field(&mut self, key: Key, name: &str) -> Result<f64> {
         if !self.found.contains_key(&key) {
-            let found = self.all.measure(key).map_err(|error| error.to_string());
+            let found = self.all.measure(key);
             self.found.insert(key, found);
         }
         match &self.found[&key] {
             Ok(row) => number(row, name),
-            Err(error) => Err(Error::Config(error.clone())),
+            // Every row that needs the measurement gets its error, and wrong data stays wrong for all of them.
+            Err(Error::WrongData(text)) => Err(Error::WrongData(text.clone())),
+            Err(error) => Err(Error::Process(error.to_string())),
         }
     }
 }
@@ -273,7 +277,7 @@ mod tests {
     }
 
     fn compaction(runner: Runner) -> Compaction {
-        let (points, notes) = (BTreeMap::new(), BTreeMap::new());
+        let (points, notes) = (BTreeMap::new(), Notes::default());
         Compaction { runner, keys: 1_000, quick: true, rounds: 1, yardsticks: Vec::new(), points, notes }
     }
 
@@ -290,6 +294,25 @@ mod tests {
         assert!(rows.len() == 2 && rows.iter().all(|row| row.rounds == [1.0] && row.rate == Some(5e6)), "{rows:?}");
     }
 
+    /// Regression: a key was wrong in one of four rounds, and the rows had the values of the others.
+    #[test]
+    fn a_wrong_key_in_any_round_leaves_no_figure() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let script = format!(
+            "case $1 in
+            yardstick) echo '{{\"append\": 8e6, \"map_uniform\": 2e7, \"map_zipf\": 2e7}}';;
+            *) mkdir {}/lost 2>/dev/null && echo 'wrong data: key 7' >&2 && exit 1
+               echo '{{\"mops\": 5, \"p999_us\": 9, \"garbage_info_share\": 0.001}}';;
+            esac",
+            directory.path().display()
+        );
+        let mut all = Compaction { rounds: 4, ..compaction(Runner::of_script(&script)) };
+        let demands: Vec<Demand> = DEMANDS.into_iter().filter(|demand| ["latency-90-us", "garbage-dram"].contains(&demand.id)).collect();
+        (1..5).for_each(|number| all.round(number, &demands).expect("a round"));
+        let rows = all.table(&demands).rows;
+        assert!(rows.len() == 2 && rows.iter().all(|row| row.value.is_none() && row.note.contains("key 7")), "{rows:?}");
+    }
+
     /// A measurement of one process serves all rows of the round that need it.
     #[test]
     fn ratios_of_one_round() {
@@ -303,7 +326,7 @@ mod tests {
             (Key { collector: "chain", ..key(ZIPF, 90) }, row(3.0, 900.0)),
             (key(YCSB_A, 90), row(4.0, 1.0)),
             (key(UNIFORM, 80), Ok(json!({ "mops": null, "note": "the store is full" }))),
-            (key(UNIFORM, 50), Err("killed".to_owned())),
+            (key(UNIFORM, 50), Err(Error::Process("killed".to_owned()))),
         ]);
         let mut round = Round { all: &mut all, found, append: Some(4.45e6) };
         let mut value = |id: &str| round.point_of(id).map(|point| point.value);

@@ -60,12 +60,12 @@ pub(super) fn of_counts(keys: u64, quick: bool) -> Option<String> {
     (quick || keys != SCALE_KEYS).then(|| "it has smaller or other counts than the demands are for".into())
 }
 
-/// Reports too few rounds, or else the rows with a value from too few of them.
+/// Reports too few rounds, or else the rows without a value from each of them.
 pub(super) fn of_rounds<'a>(rounds: u32, rows: impl IntoIterator<Item = &'a Row>) -> Vec<String> {
     if rounds < ROUNDS {
         return vec![format!("rounds: {rounds}, and a median needs {ROUNDS}")];
     }
-    rows.into_iter().filter_map(of_row).collect()
+    rows.into_iter().filter_map(|row| of_row(row, rounds)).collect()
 }
 
 /// Reports a commit from which others could not build the measured program.
@@ -77,9 +77,10 @@ pub(super) fn of_commit(commit: &str) -> Option<String> {
     }
 }
 
-/// Reports a row that has a value from too few rounds.
-fn of_row(row: &Row) -> Option<String> {
-    let few = row.value.is_some() && row.rounds.len() < ROUNDS as usize;
+/// Reports a row that has values, but not from every round. The rounds without one may have been those in which it was
+/// slow, or wrong.
+fn of_row(row: &Row, rounds: u32) -> Option<String> {
+    let few = row.value.is_some() && !row.worst && row.rounds.len() < rounds as usize;
     few.then(|| format!("{} was measured only {} times", row.demand.id, row.rounds.len()))
 }
 
@@ -181,6 +182,19 @@ mod tests {
             Row::new(super::super::plan::DEMANDS[0], &points, false, String::new())
         };
         assert!(reason(&Run { rows: &[row(&[0.9; 3]), row(&[0.9; 2]), row(&[])], ..run(&around(GOOD)) }).contains("2 times"));
+    }
+
+    /// Regression: three values were enough, however many rounds were asked for.
+    #[test]
+    fn a_row_has_a_value_from_every_round_asked_for() {
+        let row = |rounds: usize, worst| {
+            let points = vec![Point { value: 0.9, rate: None }; rounds];
+            Row::new(super::super::plan::DEMANDS[0], &points, worst, String::new())
+        };
+        let rows = [row(5, false), row(4, false), row(0, false)];
+        assert!(reason(&Run { rounds: 5, rows: &rows, ..run(&around(GOOD)) }).contains("4 times"));
+        // The values of such a row are sizes, not rounds.
+        assert_eq!(Run { rounds: 5, rows: &[row(4, true)], ..run(&around(GOOD)) }.disturbances(), [""; 0]);
     }
 
     #[test]

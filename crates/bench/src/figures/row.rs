@@ -171,6 +171,9 @@ pub struct Row {
     pub verdict: Verdict,
     /// A remark, for example the reason why nothing was measured.
     pub note: String,
+    /// True if the values are not those of rounds, but of sizes of which the worst counts.
+    #[serde(skip)]
+    pub worst: bool,
 }
 
 /// One round's contribution to a row.
@@ -190,7 +193,7 @@ impl Row {
         let value = if worst { worst_of() } else { median(&rounds) };
         let rate = median(&points.iter().filter_map(|p| p.rate).collect::<Vec<_>>());
         let verdict = value.map_or(Verdict::NotMeasured, |value| judge(&demand, value));
-        Self { demand, value, rounds, rate, verdict, note }
+        Self { demand, value, rounds, rate, verdict, note, worst }
     }
 }
 

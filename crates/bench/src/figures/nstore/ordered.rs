@@ -7,6 +7,7 @@
 use super::{Request, THREADS};
 use crate::figures::counting::{Around, Required};
 use crate::figures::dram::dram_of_sizes;
+use crate::figures::notes::Notes;
 use crate::figures::row::{Demand, Point, Row, Unit};
 use crate::target::{Error, Result};
 use crate::yardstick::measure::{Request as Yard, Yardsticks, between};
@@ -39,7 +40,7 @@ type Measure = fn(&mut Request, u32) -> Result<Points>;
 /// Measures the requested rows.
 pub fn measure(request: &mut Request, demands: &[Demand]) -> Result<Vec<Row>> {
     let mut points: Points = Vec::new();
-    let mut notes: Vec<(&str, String)> = Vec::new();
+    let mut notes = Notes::default();
     for round in 0..request.rounds {
         for (ids, measure) in GROUPS {
             if !demands.iter().any(|demand| ids.contains(&demand.id)) {
@@ -50,15 +51,14 @@ pub fn measure(request: &mut Request, demands: &[Demand]) -> Result<Vec<Row>> {
                 Ok(found) => points.extend(found),
                 Err(error) => {
                     eprintln!("  {error}");
-                    notes.extend(ids.iter().map(|id| (*id, error.to_string())));
+                    ids.iter().for_each(|id| notes.add(id, &error));
                 }
             }
         }
     }
     let row = |demand: &Demand| {
         let of_row: Vec<Point> = points.iter().filter(|(id, _)| *id == demand.id).map(|(_, point)| *point).collect();
-        let note = notes.iter().find(|(id, _)| *id == demand.id).map_or_else(String::new, |(_, note)| note.clone());
-        Row::new(*demand, &of_row, demand.id == "ordered-dram", note)
+        notes.row(*demand, &of_row, demand.id == "ordered-dram", String::new())
     };
     Ok(demands.iter().map(row).collect())
 }

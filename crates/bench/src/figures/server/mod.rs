@@ -23,6 +23,7 @@ use serde::Serialize;
 use super::args::FiguresArgs;
 use super::counting::{self, ROUNDS, Required};
 use super::engine::SCALE_KEYS;
+use super::notes::Notes;
 use super::row::{Demand, Point, Row, Unit, table};
 use crate::harness::machine::Machine;
 use crate::harness::spec::require_disk;
@@ -111,8 +112,7 @@ struct Run<'a> {
     /// 0.9 times the ratio of the null server to Redis, by row, for each round.
     ceilings: BTreeMap<&'static str, Vec<f64>>,
     notes: BTreeMap<&'static str, String>,
-    /// The first error of each row.
-    errors: BTreeMap<&'static str, String>,
+    errors: Notes,
     measurements: Vec<Measurement>,
 }
 
@@ -152,7 +152,7 @@ impl<'a> Run<'a> {
     fn new(args: &'a FiguresArgs, places: Places) -> Self {
         let lasts = Duration::from_millis(if args.quick { 300 } else { 4000 });
         let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS }).max(1);
-        let (points, ceilings, notes, errors) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (points, ceilings, notes, errors) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), Notes::default());
         Self { args, places, lasts, rounds, points, ceilings, notes, errors, measurements: Vec::new() }
     }
 
@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
         {
             eprintln!("  {error}");
             for id in rows {
-                self.errors.entry(id).or_insert_with(|| error.to_string());
+                self.errors.add(id, &error);
             }
         }
     }
@@ -323,8 +323,8 @@ impl<'a> Run<'a> {
 
     fn row(&self, demand: Demand) -> Row {
         let points = self.points.get(demand.id).map_or(&[][..], Vec::as_slice);
-        let note = self.errors.get(demand.id).or(self.notes.get(demand.id)).cloned().unwrap_or_default();
-        Row::new(demand, points, false, note)
+        let remark = self.notes.get(demand.id).cloned().unwrap_or_default();
+        self.errors.row(demand, points, false, remark)
     }
 
     fn rows(&self, wanted: &impl Fn(&str) -> bool) -> Vec<Row> {
@@ -441,6 +441,18 @@ mod tests {
         let noted: Vec<_> = run.rows(&wanted).into_iter().map(|row| (row.demand.id, row.note)).collect();
         let expected = [("set-16", "no server"), ("get-16", "no server"), ("restart-clean", ""), ("restart-kill", "")];
         assert_eq!(noted, expected.map(|(id, note)| (id, note.to_owned())));
+    }
+
+    /// Regression: a value was wrong in one of four rounds, and the row had those of the others.
+    #[test]
+    fn a_wrong_value_in_any_round_leaves_no_figure() {
+        let args = args("--rounds 4");
+        let mut run = Run::new(&args, nowhere());
+        let wanted = |id: &str| id == "idle";
+        run.step(|_, _| Err(Error::WrongData("an unexpected reply".into())), wanted, &wanted);
+        (0..3).for_each(|_| run.add("idle", 20.0, None));
+        let rows = run.rows(&wanted);
+        assert!(rows.len() == 1 && rows[0].value.is_none() && rows[0].note.contains("unexpected"), "{rows:?}");
     }
 
     /// Regression: memory was accepted in place of a disk.
