@@ -10,6 +10,7 @@
 
 pub mod load;
 pub mod process;
+mod rows;
 pub mod ycsb;
 
 use std::collections::BTreeMap;
@@ -31,50 +32,11 @@ use crate::report::count;
 use crate::target::{Error, Result};
 use load::{Ask, Load, fill, read_back};
 use process::{Kind, Places, Server};
+use rows::{OF_NULL, OTHERS, RATES, YCSB, demand, demanded, ids, of_median};
 
 const CLIENTS: usize = 50;
 const KEYS: u64 = 100_000;
 const IDLE: usize = 10_000;
-
-/// The demands on rates at each pipeline, as a multiple of Redis. Where 0.9 times the null server is less, that is the
-/// demand.
-const RATES: [(&str, &str, usize, Ask, f64); 6] = [
-    ("set-1", "SET, pipeline 1, sync on dax", 1, Ask::Set, 1.1),
-    ("get-1", "GET, pipeline 1", 1, Ask::Get, 1.1),
-    ("set-16", "SET, pipeline 16, sync on dax", 16, Ask::Set, 1.5),
-    ("get-16", "GET, pipeline 16", 16, Ask::Get, 1.5),
-    ("set-64", "SET, pipeline 64, sync on dax", 64, Ask::Set, 2.0),
-    ("get-64", "GET, pipeline 64", 64, Ask::Get, 2.0),
-];
-const OF_NULL: f64 = 0.9;
-
-const OTHERS: [Demand; 6] = [
-    demand("cpu-1", "processor time per SET, pipeline 1", Unit::RedisCost, 1.0),
-    demand("file-set", "SET, pipeline 1, sync on a file", Unit::RedisAlways, 1.5),
-    demand("dram", "DRAM per 100-byte pair", Unit::RedisCost, 0.3),
-    demand("idle", "10,000 idle connections", Unit::Megabytes, 100.0),
-    demand("restart-clean", "restart after SIGTERM, against Redis loading its RDB", Unit::RedisCost, 0.2),
-    demand("restart-kill", "restart after SIGKILL, against Redis loading its RDB", Unit::RedisCost, 0.2),
-];
-
-/// Rows without a demand: their ratio is only reported.
-const YCSB: [(&str, &str, char); 6] = [
-    ("ycsb-a", "YCSB-A over the wire, sync on dax", 'a'),
-    ("ycsb-b", "YCSB-B over the wire, sync on dax", 'b'),
-    ("ycsb-c", "YCSB-C over the wire", 'c'),
-    ("ycsb-d", "YCSB-D over the wire, sync on dax", 'd'),
-    ("ycsb-e", "YCSB-E over the wire, sync on dax", 'e'),
-    ("ycsb-f", "YCSB-F over the wire, sync on dax", 'f'),
-];
-
-/// The short names of all rows.
-fn ids() -> impl Iterator<Item = &'static str> + Clone {
-    RATES.iter().map(|rate| rate.0).chain(OTHERS.iter().map(|other| other.id)).chain(YCSB.iter().map(|ycsb| ycsb.0))
-}
-
-const fn demand(id: &'static str, name: &'static str, unit: Unit, at_least: f64) -> Demand {
-    Demand { id, name, unit, at_least, aim: at_least }
-}
 
 /// One measurement of one server.
 #[derive(Clone, Debug, Serialize)]
@@ -109,9 +71,10 @@ struct Run<'a> {
     lasts: Duration,
     rounds: u32,
     points: BTreeMap<&'static str, Vec<Point>>,
-    /// 0.9 times the ratio of the null server to Redis, by row, for each round.
-    ceilings: BTreeMap<&'static str, Vec<f64>>,
-    notes: BTreeMap<&'static str, String>,
+    /// The ratio to Redis that each round demands, by row.
+    bounds: BTreeMap<&'static str, Vec<f64>>,
+    /// What is told of each round, by row, beside the round's value.
+    notes: BTreeMap<&'static str, Vec<(f64, String)>>,
     errors: Notes,
     measurements: Vec<Measurement>,
 }
@@ -152,8 +115,8 @@ impl<'a> Run<'a> {
     fn new(args: &'a FiguresArgs, places: Places) -> Self {
         let lasts = Duration::from_millis(if args.quick { 300 } else { 4000 });
         let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS }).max(1);
-        let (points, ceilings, notes, errors) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), Notes::default());
-        Self { args, places, lasts, rounds, points, ceilings, notes, errors, measurements: Vec::new() }
+        let (points, bounds, notes, errors) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), Notes::default());
+        Self { args, places, lasts, rounds, points, bounds, notes, errors, measurements: Vec::new() }
     }
 
     fn round(&mut self, wanted: &impl Fn(&str) -> bool) {
@@ -183,6 +146,12 @@ impl<'a> Run<'a> {
         self.points.entry(id).or_default().push(Point { value, rate });
     }
 
+    /// Adds a value with what is told of its round.
+    fn add_told(&mut self, id: &'static str, value: f64, remark: String) {
+        self.notes.entry(id).or_default().push((value, remark));
+        self.add(id, value, None);
+    }
+
     fn load(&mut self, row: &'static str, kind: Kind, server: &Server, ask: Ask, pipeline: usize) -> Result<Measurement> {
         let load = Load { address: server.address, ask, clients: CLIENTS, pipeline, keys: KEYS, lasts: self.lasts };
         let cpu_s = server.cpu_s();
@@ -196,19 +165,19 @@ impl<'a> Run<'a> {
     fn rates(&mut self, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
         let servers = [Kind::Dax, Kind::Redis, Kind::Null].map(|kind| Server::fresh(kind, &self.places));
         let [dax, redis, null] = servers;
-        let (dax, redis, null) = (dax?, redis?, null?);
+        let (dax, redis, nothing) = (dax?, redis?, null?);
         fill(dax.address, KEYS)?;
         fill(redis.address, KEYS)?;
-        for (id, _, pipeline, ask, _) in RATES {
+        for (id, _, pipeline, ask, times) in RATES {
             if !wanted(id) {
                 continue;
             }
             let ours = self.load(id, Kind::Dax, &dax, ask, pipeline)?;
             let theirs = self.load(id, Kind::Redis, &redis, ask, pipeline)?;
             let of_null = if ask == Ask::Get { Ask::GetAny } else { ask };
-            let ceiling = self.load(id, Kind::Null, &null, of_null, pipeline)?;
+            let null = self.load(id, Kind::Null, &nothing, of_null, pipeline)?;
             self.add(id, ours.rate / theirs.rate, Some(ours.rate));
-            self.ceilings.entry(id).or_default().push(OF_NULL * ceiling.rate / theirs.rate);
+            self.bounds.entry(id).or_default().push(demanded(times, ours.rate, theirs.rate, null.rate));
         }
         Ok(())
     }
@@ -217,8 +186,8 @@ impl<'a> Run<'a> {
         let (dax, redis) = (Server::fresh(Kind::Dax, &self.places)?, Server::fresh(Kind::Redis, &self.places)?);
         let ours = self.load("cpu-1", Kind::Dax, &dax, Ask::Set, 1)?;
         let theirs = self.load("cpu-1", Kind::Redis, &redis, Ask::Set, 1)?;
-        self.notes.insert("cpu-1", format!("{:.2} µs against {:.2} µs", ours.cpu_us, theirs.cpu_us));
-        self.add("cpu-1", ours.cpu_us / theirs.cpu_us, None);
+        let remark = format!("{:.2} µs against {:.2} µs", ours.cpu_us, theirs.cpu_us);
+        self.add_told("cpu-1", ours.cpu_us / theirs.cpu_us, remark);
         Ok(())
     }
 
@@ -262,8 +231,7 @@ impl<'a> Run<'a> {
         };
         let ours = per_pair(Server::fresh(Kind::Dax, &self.places)?)?;
         let theirs = per_pair(Server::fresh(Kind::Redis, &self.places)?)?;
-        self.notes.insert("dram", format!("{ours:.0} B against {theirs:.0} B, of {} pairs", count(pairs as f64)));
-        self.add("dram", ours / theirs, None);
+        self.add_told("dram", ours / theirs, format!("{ours:.0} B against {theirs:.0} B, of {} pairs", count(pairs as f64)));
         Ok(())
     }
 
@@ -294,8 +262,7 @@ impl<'a> Run<'a> {
         for (id, clean) in [("restart-clean", true), ("restart-kill", false)] {
             if wanted(id) {
                 let ours = self.restart_of(Kind::Dax, pairs, clean)?;
-                self.notes.insert(id, format!("{ours:.2} s against {redis:.2} s, {} pairs", count(pairs as f64)));
-                self.add(id, ours / redis, None);
+                self.add_told(id, ours / redis, format!("{ours:.2} s against {redis:.2} s, {} pairs", count(pairs as f64)));
             }
         }
         Ok(())
@@ -323,16 +290,16 @@ impl<'a> Run<'a> {
 
     fn row(&self, demand: Demand) -> Row {
         let points = self.points.get(demand.id).map_or(&[][..], Vec::as_slice);
-        let remark = self.notes.get(demand.id).cloned().unwrap_or_default();
+        let remark = self.notes.get(demand.id).map_or_else(String::new, |remarks| of_median(remarks));
         self.errors.row(demand, points, false, remark)
     }
 
     fn rows(&self, wanted: &impl Fn(&str) -> bool) -> Vec<Row> {
         let rates = RATES.iter().map(|(id, name, _, _, times)| {
-            let ceiling = self.ceilings.get(id).and_then(|all| crate::harness::median(all)).unwrap_or(f64::INFINITY);
-            let mut row = self.row(demand(id, name, Unit::Redis, times.min(ceiling)));
-            if ceiling < *times && row.note.is_empty() {
-                row.note = format!("bounded by {OF_NULL} × null; {times} × Redis would be {:.2} × null", times / ceiling * OF_NULL);
+            let bound = self.bounds.get(id).and_then(|all| crate::harness::median(all)).unwrap_or(*times);
+            let mut row = self.row(demand(id, name, Unit::Redis, bound));
+            if bound < *times && row.note.is_empty() {
+                row.note = format!("bounded by {OF_NULL} × null; {times} × Redis would be {:.2} × null", times / bound * OF_NULL);
             }
             row
         });
@@ -437,10 +404,20 @@ mod tests {
         let mut run = Run::new(&args, nowhere());
         let wanted = |id: &str| id.ends_with("-16") || id.starts_with("restart");
         run.step(|_, _| Err(Error::Config("no server".into())), |id| id.starts_with("set") || id.starts_with("get"), &wanted);
-        run.notes.insert("get-16", "told later".into());
+        run.notes.insert("get-16", vec![(1.0, "told later".into())]);
         let noted: Vec<_> = run.rows(&wanted).into_iter().map(|row| (row.demand.id, row.note)).collect();
         let expected = [("set-16", "no server"), ("get-16", "no server"), ("restart-clean", ""), ("restart-kill", "")];
         assert_eq!(noted, expected.map(|(id, note)| (id, note.to_owned())));
+    }
+
+    /// Regression: the remark was that of the last round, beside the median of all.
+    #[test]
+    fn a_row_tells_of_its_median_round() {
+        let args = args("");
+        let mut run = Run::new(&args, nowhere());
+        [1.2, 1.1, 0.9].into_iter().for_each(|value| run.add_told("cpu-1", value, format!("of {value}")));
+        let rows = run.rows(&|id: &str| id == "cpu-1");
+        assert_eq!((rows[0].value, rows[0].note.as_str()), (Some(1.1), "of 1.1"));
     }
 
     /// Regression: a value was wrong in one of four rounds, and the row had those of the others.
@@ -460,15 +437,5 @@ mod tests {
     fn the_row_on_a_file_needs_a_disk() {
         let message = run(&args("--only file-set --disk /dev/shm"), &[]).expect_err("it is memory").to_string();
         assert!(message.contains("--disk"), "{message}");
-    }
-
-    #[test]
-    fn every_row_has_a_name_of_its_own() {
-        let mut ids: Vec<&str> = ids().collect();
-        let all = ids.len();
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), all);
-        assert!(RATES.iter().all(|rate| rate.0.ends_with(&format!("-{}", rate.2))));
     }
 }
