@@ -6,6 +6,7 @@
 //! shows the space they use.
 
 pub mod case;
+mod peers;
 pub mod techniques;
 
 use std::ffi::OsString;
@@ -15,12 +16,11 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use crate::figures::process::{Runner, find_peers};
 use crate::harness::spec::Collector;
 use crate::report::experiment::{Chart, Report};
 use crate::target::store::Index;
 use crate::target::{Error, Result};
-use crate::workload::{Distribution, Workload, etc};
+use crate::workload::{Distribution, Workload};
 use case::{Case, Measured, Way};
 use techniques::Step;
 
@@ -124,7 +124,8 @@ pub struct CompactionArgs {
     /// Ends each row after this many seconds
     #[arg(long, default_value_t = 600.0)]
     pub seconds: f64,
-    /// Another store that runs the same overwrites, to show its space: lmdb, redb, rocksdb or fjall; may be repeated
+    /// Another store that runs the same overwrites at process durability, to show its space: lmdb, rocksdb or fjall; may
+    /// be repeated
     #[arg(long, value_name = "STORE")]
     pub peer: Vec<String>,
 }
@@ -255,18 +256,26 @@ fn or<T: Clone>(given: &[T], usual: &[T]) -> Vec<T> {
 /// Runs the experiment and prints it; `prefix` holds the words between this program and its commands.
 pub fn run(args: &CompactionArgs, prefix: &[OsString]) -> Result<()> {
     args.check()?;
-    let report = measure(args, prefix)?;
-    report.print("compaction", args.json, args.html.as_deref())
+    let mut peers = peers::runner(args, prefix)?;
+    let mut report = report();
+    let measured = measure(args, &mut report).and_then(|()| peers::measure(args, peers.as_mut(), &mut report));
+    // What was measured before an error is printed all the same.
+    let printed = if report.rows.is_empty() { Ok(()) } else { report.print("compaction", args.json, args.html.as_deref()) };
+    measured.and(printed)
 }
 
-fn measure(args: &CompactionArgs, prefix: &[OsString]) -> Result<Report> {
+fn report() -> Report {
     let chart = Chart {
         value: "mops",
         label: &["utilization", "collector", "techniques", "shortcuts", "cleaners"],
         group: &["store", "workload", "value_bytes"],
     };
     let title = "Overwrites in a store of fixed size, forced dax, durable at return".into();
-    let mut report = Report { title, columns: COLUMNS.into(), notes: notes(), chart: Some(chart), ..Report::default() };
+    Report { title, columns: COLUMNS.into(), notes: notes(), chart: Some(chart), ..Report::default() }
+}
+
+/// Adds a row for each case.
+fn measure(args: &CompactionArgs, report: &mut Report) -> Result<()> {
     for case in args.cases() {
         eprintln!("{} {} at {} %, {} keys", case.index.store_name(), case.workload, case.utilization, case.keys);
         match case.run() {
@@ -279,8 +288,7 @@ fn measure(args: &CompactionArgs, prefix: &[OsString]) -> Result<Report> {
             Err(error) => return Err(error),
         }
     }
-    peers(args, prefix, &mut report)?;
-    Ok(report)
+    Ok(())
 }
 
 /// The settings of a row, which are its first columns.
@@ -356,44 +364,6 @@ fn course(case: &Case, found: &Measured) -> (String, Vec<(String, f64)>) {
     (title, found.slices.iter().enumerate().map(bar).collect())
 }
 
-/// Adds a row for each peer and workload: the space that the peer uses after as many overwrites.
-fn peers(args: &CompactionArgs, prefix: &[OsString], report: &mut Report) -> Result<()> {
-    if args.peer.is_empty() {
-        return Ok(());
-    }
-    let here = std::env::current_dir().map_err(|e| Error::io("finding the current directory", e))?;
-    let mut runner = Runner::new(prefix, find_peers(&here))?;
-    let (keys, ops) = (args.keys(), args.ops());
-    let bytes = args.value_bytes.first().copied().unwrap_or(8);
-    for peer in &args.peer {
-        for workload in args.workloads() {
-            let fixed = (workload.distribution != Distribution::Etc).then_some(bytes);
-            let pair = 8.0 + fixed.map_or_else(|| etc::mean_value_bytes(keys), |bytes| bytes as f64);
-            let request =
-                format!("--keys {keys} --ops {ops} --threads {} --value-bytes {bytes} --medium dax --durability process", args.threads);
-            let record = runner.peer(peer, &request, &["load-batch=1000", &workload.to_string()])?.pop();
-            let record = record.ok_or_else(|| Error::Config(format!("{peer} gave no record")))?;
-            let mut row = vec![Value::Null; COLUMNS.len()];
-            let mut set = |name: &str, value: Value| COLUMNS.iter().position(|column| *column == name).map(|at| row[at] = value);
-            set("store", peer.as_str().into());
-            set("workload", workload.to_string().into());
-            set("writers", args.threads.into());
-            set("keys", keys.into());
-            set("value_bytes", fixed.into());
-            set("mops", (record.ops_per_s / 1e6).into());
-            set("p50_us", record.p50_us.into());
-            set("p99_us", record.p99_us.into());
-            set("p999_us", record.p999_us.into());
-            set("p9999_us", record.p9999_us.into());
-            set("max_us", record.max_us.into());
-            set("space_amplification", record.disk_bytes_per_key.map(|disk| disk / pair).into());
-            set("note", "process durability".into());
-            report.push(row);
-        }
-    }
-    Ok(())
-}
-
 fn notes() -> Vec<String> {
     [
         "Shortcut hits, sibling hits and fallbacks: shares of the current entries with a shortcut that collectors met. Collector cpu share: processors that collecting kept busy, that of writers who found no space included. Latencies are those of puts, in the open loop (due) from when they were due. Space amplification: the store's",
@@ -405,7 +375,7 @@ fn notes() -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use clap::Parser;
 
@@ -415,8 +385,14 @@ mod tests {
         args: CompactionArgs,
     }
 
-    fn parse(line: &str) -> CompactionArgs {
+    pub(super) fn parse(line: &str) -> CompactionArgs {
         Program::try_parse_from(["x"].into_iter().chain(line.split_whitespace())).expect("valid arguments").args
+    }
+
+    fn measured(args: &CompactionArgs) -> Report {
+        let mut report = report();
+        measure(args, &mut report).expect("a report");
+        report
     }
 
     #[test]
@@ -439,7 +415,7 @@ mod tests {
         assert_eq!(args.cases().len(), 5 + 7);
         assert!(args.cases().iter().all(|case| case.utilization == 80));
         assert!(Program::try_parse_from(["x", "--techniques", "--collector", "chain"]).is_err());
-        let report = measure(&CompactionArgs { index: vec![IndexName::Hash], utilization: vec![70], ..args }, &[]).expect("a report");
+        let report = measured(&CompactionArgs { index: vec![IndexName::Hash], utilization: vec![70], ..args });
         let column = |name: &str| COLUMNS.iter().position(|column| *column == name).expect("a column");
         let of = |name: &str| report.rows.iter().map(|row| row[column(name)].clone()).collect::<Vec<_>>();
         assert_eq!(of("techniques"), ["none (chain)", "batches", "+ garbage bits", "+ hot and cold", "+ pacing"]);
@@ -452,19 +428,11 @@ mod tests {
     #[test]
     fn the_report_has_rows_courses_and_their_columns() {
         let args = parse("--keys 10000 --ops 20000 --utilization 60 -w update:zipf --index ordered");
-        let report = measure(&args, &[]).expect("a report");
+        let report = measured(&args);
         assert_eq!((report.rows.len(), report.courses.len()), (1, 1));
         assert_eq!(report.rows[0].len(), COLUMNS.len());
         assert!(report.html().contains("Longest stall"));
         let failed = failed_row(&args.cases()[0], &Error::Config("full".into()));
         assert_eq!((failed.len(), failed.last().and_then(Value::as_str)), (COLUMNS.len(), Some("full")));
-    }
-
-    #[test]
-    fn peers_that_are_not_built_are_an_error_with_the_remedy() {
-        let args = CompactionArgs { peer: vec!["no-such-store".into()], ..parse("--keys 10000") };
-        let mut report = Report { columns: COLUMNS.into(), ..Report::default() };
-        assert!(peers(&args, &[], &mut report).is_err());
-        assert!(report.rows.is_empty());
     }
 }
