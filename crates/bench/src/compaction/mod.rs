@@ -17,6 +17,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::harness::spec::Collector;
+use crate::report::Output;
 use crate::report::experiment::{Chart, Report};
 use crate::target::store::Index;
 use crate::target::{Error, Result};
@@ -257,10 +258,11 @@ fn or<T: Clone>(given: &[T], usual: &[T]) -> Vec<T> {
 pub fn run(args: &CompactionArgs, prefix: &[OsString]) -> Result<()> {
     args.check()?;
     let mut peers = peers::runner(args, prefix)?;
+    let html = Output::open(args.html.as_deref())?;
     let mut report = report();
     let measured = measure(args, &mut report).and_then(|()| peers::measure(args, peers.as_mut(), &mut report));
     // What was measured before an error is printed all the same.
-    let printed = if report.rows.is_empty() { Ok(()) } else { report.print("compaction", args.json, args.html.as_deref()) };
+    let printed = if report.rows.is_empty() { Ok(()) } else { report.print("compaction", args.json, html) };
     measured.and(printed)
 }
 

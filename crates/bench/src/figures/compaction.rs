@@ -81,6 +81,8 @@ struct Compaction {
     quick: bool,
     rounds: u32,
     yardsticks: Vec<Around>,
+    /// Further reasons why the run does not count.
+    objections: Vec<String>,
     points: BTreeMap<&'static str, Vec<Point>>,
     notes: Notes,
 }
@@ -105,12 +107,13 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
         quick: args.quick,
         rounds: args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS }).max(1),
         yardsticks: Vec::new(),
+        objections: Vec::new(),
         points: BTreeMap::new(),
         notes: Notes::default(),
     };
     for number in 0..all.rounds {
         eprintln!("round {} of {}", number + 1, all.rounds);
-        all.round(number + 1, &demands)?;
+        all.round(number + 1, &demands);
     }
     let table = all.table(&demands);
     table.print(args.json)?;
@@ -118,7 +121,16 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
 }
 
 impl Compaction {
-    fn round(&mut self, number: u32, demands: &[Demand]) -> Result<()> {
+    /// Measures a round. If a yardstick fails, the round's rows get a note, and the run does not count.
+    fn round(&mut self, number: u32, demands: &[Demand]) {
+        if let Err(error) = self.between_yardsticks(number, demands) {
+            eprintln!("  {error}");
+            demands.iter().for_each(|demand| self.notes.add(demand.id, &error));
+            self.objections.push(format!("round {number}: {error}"));
+        }
+    }
+
+    fn between_yardsticks(&mut self, number: u32, demands: &[Demand]) -> Result<()> {
         let before = self.measure_yardsticks()?;
         let append = before.append;
         let mut round = Round { all: self, found: BTreeMap::new(), append };
@@ -152,7 +164,9 @@ impl Compaction {
         let rows: Vec<Row> = demands.iter().map(row).collect();
         let (yardsticks, machine) = (medians(&self.yardsticks), Machine::here());
         let (keys, quick, rounds, commit) = (self.keys, self.quick, self.rounds, machine.commit.as_str());
-        let disturbance = Run { keys, quick, rounds, commit, required: REQUIRED, yardsticks: &self.yardsticks, rows: &rows }.disturbances();
+        let mut disturbance =
+            Run { keys, quick, rounds, commit, required: REQUIRED, yardsticks: &self.yardsticks, rows: &rows }.disturbances();
+        disturbance.extend(self.objections.iter().cloned());
         Table { machine, counts: disturbance.is_empty(), disturbance, yardsticks, rows }
     }
 }
@@ -278,7 +292,7 @@ mod tests {
 
     fn compaction(runner: Runner) -> Compaction {
         let (points, notes) = (BTreeMap::new(), Notes::default());
-        Compaction { runner, keys: 1_000, quick: true, rounds: 1, yardsticks: Vec::new(), points, notes }
+        Compaction { runner, keys: 1_000, quick: true, rounds: 1, yardsticks: Vec::new(), objections: Vec::new(), points, notes }
     }
 
     /// Regression: each turn was a point, so that one round gave a row enough points.
@@ -289,9 +303,28 @@ mod tests {
         let first = "if [ \"$1\" = yardstick ]; then echo '{\"append\": 8e6, \"map_uniform\": 2e7, \"map_zipf\": 2e7}'; fi";
         let mut all = compaction(Runner::of_script(&Runner::script_of(first, &record)));
         let demands: Vec<Demand> = DEMANDS.into_iter().filter(|demand| demand.id.starts_with("idle")).collect();
-        all.round(1, &demands).expect("a round");
+        all.round(1, &demands);
         let rows = all.table(&demands).rows;
         assert!(rows.len() == 2 && rows.iter().all(|row| row.rounds == [1.0] && row.rate == Some(5e6)), "{rows:?}");
+    }
+
+    /// Regression: a yardstick that failed took the rows of all rounds with it.
+    #[test]
+    fn a_yardstick_that_fails_is_a_note_and_an_objection() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let script = format!(
+            "case $1 in
+            yardstick) mkdir {}/failed 2>/dev/null && echo no memory >&2 && exit 3; echo '{{\"append\": 8e6}}';;
+            *) echo '{{\"p999_us\": 9}}';;
+            esac",
+            directory.path().display()
+        );
+        let mut all = Compaction { rounds: 2, ..compaction(Runner::of_script(&script)) };
+        let demands: Vec<Demand> = DEMANDS.into_iter().filter(|demand| demand.id == "latency-90-us").collect();
+        (1..3).for_each(|number| all.round(number, &demands));
+        let table = all.table(&demands);
+        assert!(table.rows[0].rounds == [9.0] && table.rows[0].note.contains("no memory"), "{table:?}");
+        assert!(table.disturbance.iter().any(|reason| reason.starts_with("round 1: no memory")), "{:?}", table.disturbance);
     }
 
     /// Regression: a key was wrong in one of four rounds, and the rows had the values of the others.
@@ -308,7 +341,7 @@ mod tests {
         );
         let mut all = Compaction { rounds: 4, ..compaction(Runner::of_script(&script)) };
         let demands: Vec<Demand> = DEMANDS.into_iter().filter(|demand| ["latency-90-us", "garbage-dram"].contains(&demand.id)).collect();
-        (1..5).for_each(|number| all.round(number, &demands).expect("a round"));
+        (1..5).for_each(|number| all.round(number, &demands));
         let rows = all.table(&demands).rows;
         assert!(rows.len() == 2 && rows.iter().all(|row| row.value.is_none() && row.note.contains("key 7")), "{rows:?}");
     }

@@ -18,8 +18,8 @@ use super::process::{Runner, build_peers, find_peers};
 use super::row::{Demand, Point, Row};
 use super::table::Table;
 use crate::harness::machine::Machine;
-use crate::harness::record::write_lines;
 use crate::harness::spec::require_disk;
+use crate::report::Output;
 use crate::report::count;
 use crate::target::store::Index;
 use crate::target::{Error, Result};
@@ -35,6 +35,7 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     if demands.is_empty() {
         return Err(Error::Config(format!("no row is called {}", args.only.join(" or "))));
     }
+    let records = Output::open(args.records.as_deref())?;
     let peers = args.peers_program.clone().or_else(|| find_peers(&here));
     let mut engine = Engine::new(args, Runner::new(prefix, peers)?);
     let groups = Group::ALL.into_iter().filter(|group| group.rows().iter().any(|id| demands.iter().any(|d| d.id == *id)));
@@ -45,7 +46,7 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     for round in 0..engine.rounds {
         for group in &groups {
             eprintln!("round {} of {}: {group:?}", round + 1, engine.rounds);
-            engine.group(*group, round)?;
+            engine.group(*group, round);
         }
     }
     if args.full {
@@ -54,11 +55,8 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     let row = |demand| engine.row(demand);
     let rows = demands.into_iter().map(row).collect();
     let table = engine.table(rows, required(&groups));
-    if let Some(path) = &args.records {
-        let file = std::fs::File::create(path).map_err(|e| Error::io(format!("writing {}", path.display()), e))?;
-        write_lines(&engine.runner.records, std::io::BufWriter::new(file))?;
-    }
-    table.print(args.json)?;
+    let printed = table.print(args.json);
+    engine.runner.write_records(records).and(printed)?;
     Ok(table.is_good())
 }
 
@@ -73,6 +71,8 @@ struct Engine {
     points: BTreeMap<&'static str, Vec<Point>>,
     notes: Notes,
     yardsticks: Vec<Around>,
+    /// Further reasons why the run does not count.
+    objections: Vec<String>,
     rounds: u32,
     keys: u64,
     quick: bool,
@@ -92,36 +92,39 @@ impl Engine {
         let keys = args.keys.unwrap_or(if args.quick { 200_000 } else { SCALE_KEYS });
         let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS }).max(1);
         let disk = args.disk.clone().unwrap_or_else(std::env::temp_dir);
-        Self { runner, points: BTreeMap::new(), notes: Notes::default(), yardsticks: Vec::new(), rounds, keys, quick: args.quick, disk }
+        let (points, notes, yardsticks, objections) = (BTreeMap::new(), Notes::default(), Vec::new(), Vec::new());
+        Self { runner, points, notes, yardsticks, objections, rounds, keys, quick: args.quick, disk }
     }
 
-    /// Runs a group; an error becomes the note of its rows.
-    fn group(&mut self, group: Group, round: u32) -> Result<()> {
-        let before = self.measure_yardsticks(group)?;
-        let mut points = Vec::new();
-        let result = self.stores(group, round, &mut points);
-        let after = self.measure_yardsticks(group)?;
-        let yard = between(&before, &after);
-        if group.yardsticks() != (false, false) {
-            self.yardsticks.push(Around { group: format!("{group:?}, round {}", round + 1), yardsticks: yard });
+    /// Runs a group between two measurements of the yardsticks. An error becomes the note of its rows.
+    fn group(&mut self, group: Group, round: u32) {
+        let mut points = Points::new();
+        match self.between_yardsticks(group, round, &mut points) {
+            Ok(yard) => points.into_iter().for_each(|(id, numerator, basis)| {
+                self.points.entry(id).or_default().extend(basis.point(numerator, &yard));
+            }),
+            // Points of a group without yardsticks do not count.
+            Err(error) => {
+                eprintln!("  {error}");
+                group.rows().iter().for_each(|id| self.notes.add(id, &error));
+            }
         }
-        if let Err(error) = result {
+    }
+
+    /// Fails only if the yardsticks were not measured.
+    fn between_yardsticks(&mut self, group: Group, round: u32, points: &mut Points) -> Result<Yardsticks> {
+        let before = self.measure_yardsticks(group)?;
+        if let Err(error) = self.stores(group, round, points) {
             eprintln!("  {error}");
             // What the group measured before it failed is not affected.
             let missing = group.rows().iter().filter(|id| points.iter().all(|(measured, ..)| measured != *id));
             missing.for_each(|id| self.notes.add(id, &error));
         }
-        for (id, numerator, basis) in points {
-            let point = match basis {
-                Basis::Itself => Some(Point { value: numerator, rate: None }),
-                Basis::Rate(rate) => Some(Point { value: numerator / rate, rate: Some(numerator) }),
-                Basis::Append => yard.append.map(|y| Point { value: numerator / y, rate: Some(numerator) }),
-                Basis::MapUniform => yard.map_uniform.map(|y| Point { value: numerator / y, rate: Some(numerator) }),
-                Basis::MapZipf => yard.map_zipf.map(|y| Point { value: numerator / y, rate: Some(numerator) }),
-            };
-            self.points.entry(id).or_default().extend(point);
+        let yardsticks = between(&before, &self.measure_yardsticks(group)?);
+        if group.yardsticks() != (false, false) {
+            self.yardsticks.push(Around { group: format!("{group:?}, round {}", round + 1), yardsticks });
         }
-        Ok(())
+        Ok(yardsticks)
     }
 
     fn measure_yardsticks(&self, group: Group) -> Result<Yardsticks> {
@@ -285,6 +288,8 @@ impl Engine {
                 eprintln!("full: {} {args}", index.store_name());
                 if let Err(error) = self.runner.store(index, &args, workloads) {
                     eprintln!("  {error}");
+                    let wrong = matches!(error, Error::WrongData(_));
+                    self.objections.extend(wrong.then(|| format!("{}, {args}: {error}", index.store_name())));
                 }
             }
         }
@@ -298,7 +303,8 @@ impl Engine {
     fn table(&self, rows: Vec<Row>, required: Required) -> Table {
         let (yardsticks, machine) = (medians(&self.yardsticks), Machine::here());
         let (keys, quick, rounds, commit) = (self.keys, self.quick, self.rounds, machine.commit.as_str());
-        let disturbance = Run { keys, quick, rounds, commit, required, yardsticks: &self.yardsticks, rows: &rows }.disturbances();
+        let mut disturbance = Run { keys, quick, rounds, commit, required, yardsticks: &self.yardsticks, rows: &rows }.disturbances();
+        disturbance.extend(self.objections.iter().cloned());
         Table { machine, counts: disturbance.is_empty(), disturbance, yardsticks, rows }
     }
 }
@@ -313,6 +319,20 @@ enum Basis {
     Append,
     MapUniform,
     MapZipf,
+}
+
+impl Basis {
+    /// The point of a rate or size, unless the yardstick is missing.
+    fn point(self, numerator: f64, yard: &Yardsticks) -> Option<Point> {
+        let by = |divisor: f64| Point { value: numerator / divisor, rate: Some(numerator) };
+        match self {
+            Basis::Itself => Some(Point { value: numerator, rate: None }),
+            Basis::Rate(rate) => Some(by(rate)),
+            Basis::Append => yard.append.map(by),
+            Basis::MapUniform => yard.map_uniform.map(by),
+            Basis::MapZipf => yard.map_zipf.map(by),
+        }
+    }
 }
 
 /// Fails if `many` is more than `threads` times `one`. Each thread has one commit outstanding, so a larger ratio means
@@ -379,7 +399,7 @@ mod tests {
         let record = Record { dram_bytes_per_key: Some(15.0), ..Record::default() };
         let script = Runner::script_of("case \"$*\" in *'hither-hash --keys 6000000'*) echo killed >&2; exit 3;; esac", &record);
         let mut engine = engine(&script);
-        engine.group(Group::Dram, 0).expect("groups go on");
+        engine.group(Group::Dram, 0);
         let rows = ["dram-hash", "dram-ordered"].map(|id| engine.row(selected(&[id.to_owned()])[0]));
         assert_eq!(rows.each_ref().map(|row| row.value), [None, Some(15.0)]);
         assert!(rows[0].note.contains("killed"), "{}", rows[0].note);
@@ -399,6 +419,32 @@ mod tests {
         }
     }
 
+    /// Regression: a yardstick that failed took the rows of all groups and rounds with it.
+    #[test]
+    fn a_yardstick_that_fails_is_a_note_of_its_group() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let record = Record { machine: Machine::here(), ops_per_s: 4e6, ..Record::default() };
+        let first = format!(
+            "if [ $1 = yardstick ]; then mkdir {}/failed 2>/dev/null && echo no memory >&2 && exit 3; echo '{{\"append\": 8e6}}'; fi",
+            directory.path().display()
+        );
+        let mut engine = engine(&Runner::script_of(&first, &record));
+        (0..3).for_each(|round| engine.group(Group::HashUpdate, round));
+        let row = engine.row(selected(&["update-zipf".into()])[0]);
+        assert!(row.rounds == [0.5; 2] && row.note.contains("no memory"), "{row:?}");
+        let reasons = engine.table(vec![row], Required::default()).disturbance;
+        assert!(reasons.iter().any(|reason| reason.contains("only 2 times")), "{reasons:?}");
+    }
+
+    /// Regression: files were made after all measurements, so that a wrong path cost them.
+    #[test]
+    fn a_file_of_records_is_made_before_the_measurements() {
+        let args = ["figures", "engine", "--only", "update-zipf", "--records", "/nowhere/at/all"];
+        let args = <Program as clap::Parser>::try_parse_from(args).expect("valid arguments").args;
+        let message = run(&args, &[]).expect_err("there is no such directory").to_string();
+        assert!(message.contains("/nowhere/at/all"), "{message}");
+    }
+
     /// Regression: one of four restarts lost a key, and the row was met by the other three.
     #[test]
     fn a_wrong_key_in_any_round_leaves_no_figure() {
@@ -413,7 +459,7 @@ mod tests {
             directory.path().display()
         );
         let mut engine = engine(&script);
-        (0..4).for_each(|round| engine.group(Group::Recovery, round).expect("groups go on"));
+        (0..4).for_each(|round| engine.group(Group::Recovery, round));
         let rows = ["recovery-hash", "recovery-ordered"].map(|id| engine.row(selected(&[id.to_owned()])[0]));
         assert_eq!(rows.each_ref().map(|row| row.value), [None, Some(1e8)]);
         assert!(!rows[0].verdict.is_good() && rows[0].note.contains("key 7"), "{}", rows[0].note);

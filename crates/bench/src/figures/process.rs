@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::harness::machine::BUILT_FROM;
-use crate::harness::record::{Record, read_lines};
+use crate::harness::record::{Record, read_lines, write_lines};
+use crate::report::Output;
 use crate::target::store::Index;
 use crate::target::{Error, Result};
 use crate::yardstick::measure::{Request, Yardsticks};
@@ -97,6 +98,13 @@ impl Runner {
         records.iter().try_for_each(is_of_these_sources)?;
         self.records.extend(records.iter().cloned());
         Ok(records)
+    }
+
+    /// Writes all records so far, if there is a file for them.
+    pub fn write_records(&self, file: Option<Output>) -> Result<()> {
+        let mut lines = Vec::new();
+        write_lines(&self.records, &mut lines)?;
+        file.map_or(Ok(()), |file| file.write(&lines))
     }
 
     /// Runs the yardsticks.

@@ -99,13 +99,13 @@ impl Record {
     }
 }
 
-/// Writes records, one per line.
+/// Writes records, one per line, and what `out` may have kept of them.
 pub fn write_lines(records: &[Record], mut out: impl Write) -> Result<()> {
     for record in records {
         let line = serde_json::to_string(record).map_err(|e| Error::Config(format!("a record that cannot be written: {e}")))?;
         writeln!(out, "{line}").map_err(|e| Error::io("writing records", e))?;
     }
-    Ok(())
+    out.flush().map_err(|e| Error::io("writing records", e))
 }
 
 /// Reads records. Empty lines are skipped; a line that is no record is an error with its number.
@@ -134,6 +134,21 @@ mod tests {
         let mut bytes = Vec::new();
         write_lines(&[record.clone(), Record::default()], &mut bytes).expect("written");
         assert_eq!(read_lines(bytes.as_slice()).expect("read"), vec![record, Record::default()]);
+    }
+
+    /// Regression: what a buffer still held was written when it was dropped, and an error of that was lost.
+    #[test]
+    fn records_that_do_not_reach_their_file_are_an_error() {
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+                Err(std::io::ErrorKind::StorageFull.into())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        assert!(write_lines(&[Record::default()], std::io::BufWriter::new(Full)).is_err());
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod skew;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::report::Output;
 pub use crate::report::experiment::{Chart, Report};
 use crate::target::{Error, Result};
 use clap::{Args, ValueEnum};
@@ -137,8 +138,9 @@ impl NstoreArgs {
 /// Runs an experiment and prints it; `prefix` holds the words between this program and its commands.
 pub fn run(args: &NstoreArgs, prefix: &[OsString]) -> Result<()> {
     args.check()?;
+    let html = Output::open(args.html.as_deref())?;
     let report = args.part.run(args, prefix)?;
-    report.print(&format!("nstore-{}", args.part.name()), args.json, args.html.as_deref())
+    report.print(&format!("nstore-{}", args.part.name()), args.json, html)
 }
 
 #[cfg(test)]

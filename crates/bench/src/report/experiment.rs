@@ -3,11 +3,10 @@
 //! Thread safety: plain values.
 
 use std::io::Write;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::chart_page;
+use super::{Output, chart_page};
 use crate::harness::machine::Machine;
 use crate::target::{Error, Result};
 
@@ -95,11 +94,13 @@ impl Report {
         Ok(self.rows.iter().map(line).collect::<Vec<_>>().join("\n"))
     }
 
-    /// Prints the report as a table or as JSON; writes the page if `html` is given.
-    pub fn print(&self, experiment: &str, json: bool, html: Option<&Path>) -> Result<()> {
-        if let Some(path) = html {
-            std::fs::write(path, self.html()).map_err(|e| Error::io(format!("writing {}", path.display()), e))?;
-        }
+    /// Prints the report as a table or as JSON; then writes the page if `html` is given.
+    pub fn print(&self, experiment: &str, json: bool, html: Option<Output>) -> Result<()> {
+        let printed = self.say(experiment, json);
+        html.map_or(Ok(()), |file| file.write(self.html().as_bytes())).and(printed)
+    }
+
+    fn say(&self, experiment: &str, json: bool) -> Result<()> {
         let text = if json { self.lines(experiment)? } else { self.text() };
         match writeln!(std::io::stdout(), "{text}") {
             // A reader that closed the pipe has seen enough.

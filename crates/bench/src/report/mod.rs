@@ -5,10 +5,12 @@
 pub mod experiment;
 mod html;
 mod markdown;
+mod output;
 mod svg;
 
 pub use html::{chart_page, html};
 pub use markdown::markdown;
+pub use output::Output;
 
 use crate::harness::record::Record;
 

@@ -13,6 +13,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FallocateFlags, fallocate};
 use serde::Serialize;
 
 use super::flush::{Flush, fence};
@@ -79,7 +80,9 @@ impl AppendLimit<'_> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path).map_err(|e| Error::io(what(), e))?;
         std::fs::remove_file(&path).map_err(|e| Error::io(what(), e))?;
         let len = self.bytes_per_thread.next_multiple_of(2 << 20);
-        file.set_len(len as u64).map_err(|e| Error::io(what(), e))?;
+        // With pages behind all of it: touching a page for which there is no room would end the process (SIGBUS).
+        let room = || format!("reserving {} MiB in {} for the append yardstick", len >> 20, self.directory.display());
+        fallocate(&file, FallocateFlags::empty(), 0, len as u64).map_err(|e| Error::io(room(), e))?;
         let mut mapping = HugeMapping::of_file(&file, len)?;
         mapping.touch();
         Ok(mapping)
@@ -109,6 +112,15 @@ fn write_until(stop: &AtomicBool, mapping: &HugeMapping, flush: Flush) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: the file was only as long as the mapping, without pages behind it, so that touching it on a full
+    /// tmpfs ended the program.
+    #[test]
+    fn room_that_is_not_there_is_an_error() {
+        let limit = AppendLimit { threads: 1, duration: Duration::ZERO, bytes_per_thread: 1 << 45, directory: Path::new("/dev/shm") };
+        let message = limit.run().expect_err("there is not as much").to_string();
+        assert!(message.contains("reserving") && message.contains("/dev/shm"), "{message}");
+    }
 
     #[test]
     fn writes_and_wraps_around() {

@@ -18,7 +18,7 @@ use super::engine::SCALE_KEYS;
 use super::process::{Runner, build_peers, find_peers};
 use super::row::{Demand, Row, table};
 use crate::harness::machine::Machine;
-use crate::harness::record::write_lines;
+use crate::report::Output;
 use crate::target::store::Index;
 use crate::target::{Error, Result};
 use crate::yardstick::measure::Yardsticks;
@@ -150,6 +150,7 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     if args.peers {
         build_peers(&here)?;
     }
+    let records = Output::open(args.records.as_deref())?;
     let peers = args.peers_program.clone().or_else(|| find_peers(&here));
     let mut request = Request::new(args, Runner::new(prefix, peers)?);
     let mut rows = Vec::new();
@@ -158,10 +159,6 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
         if !demands.is_empty() {
             rows.extend((part.measure)(&mut request, &demands)?);
         }
-    }
-    if let Some(path) = &args.records {
-        let file = std::fs::File::create(path).map_err(|e| Error::io(format!("writing {}", path.display()), e))?;
-        write_lines(&request.runner.records, std::io::BufWriter::new(file))?;
     }
     let machine = Machine::here();
     let disturbance = request.disturbance(&rows, &machine.commit);
@@ -172,7 +169,8 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     } else {
         table.text()
     };
-    writeln!(std::io::stdout(), "{text}").map_err(|e| Error::io("printing the table", e))?;
+    let printed = writeln!(std::io::stdout(), "{text}").map_err(|e| Error::io("printing the table", e));
+    request.runner.write_records(records).and(printed)?;
     Ok(table.is_good())
 }
 

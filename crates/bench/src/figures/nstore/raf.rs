@@ -149,15 +149,15 @@ pub fn measure(request: &mut Request, demands: &[Demand]) -> Result<Vec<Row>> {
             values.push((remote, outcome.remote / (cost.remote_misses as f64 / cost.gets as f64)));
         }
     }
-    let row = |demand: &Demand| -> Result<Row> {
+    let row = |demand: &Demand| {
         if demand.id == "raf-off-cost" {
-            return off_cost(request, *demand);
+            return off_cost(request, *demand).unwrap_or_else(|error| Row::new(*demand, &[], false, error.to_string()));
         }
         let points: Vec<Point> =
             values.iter().filter(|(id, _)| id == demand.id).map(|(_, value)| Point { value: *value, rate: None }).collect();
-        Ok(Row::new(*demand, &points, false, String::new()))
+        Row::new(*demand, &points, false, String::new())
     };
-    demands.iter().map(row).collect()
+    Ok(demands.iter().map(row).collect())
 }
 
 /// A loaded store over two emulated nodes.
