@@ -162,10 +162,7 @@ pub fn exit_code(error: &Error) -> ExitCode {
 fn execute(command: Command, prefix: &[OsString]) -> Result<bool> {
     match command {
         Command::Run(args) => run(&args).map(|()| true),
-        Command::Figures(args) if args.table == "compaction" => compaction_figures::run(&args, prefix),
-        Command::Figures(args) if args.table == "nstore" => nstore_figures::run(&args, prefix),
-        Command::Figures(args) if args.table == "server" => server_figures::run(&args, prefix),
-        Command::Figures(args) => engine::run(&args, prefix),
+        Command::Figures(args) => figures(&args, prefix),
         Command::Nstore(args) => nstore::run(&args, prefix).map(|()| true),
         Command::Compaction(args) => compaction::run(&args, prefix).map(|()| true),
         Command::Restart(args) => restart::run(&args, prefix, say).map(|()| true),
@@ -173,6 +170,16 @@ fn execute(command: Command, prefix: &[OsString]) -> Result<bool> {
         Command::Yardstick(args) => yardstick(&args).map(|()| true),
         Command::Leave(args) => args.leave().map(|()| true),
         Command::Recover(args) => args.recover().and_then(|found| say(&to_json(&found)?)).map(|()| true),
+    }
+}
+
+fn figures(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
+    args.check()?;
+    match args.table.as_str() {
+        "compaction" => compaction_figures::run(args, prefix),
+        "nstore" => nstore_figures::run(args, prefix),
+        "server" => server_figures::run(args, prefix),
+        _ => engine::run(args, prefix),
     }
 }
 
@@ -280,5 +287,7 @@ mod tests {
         assert_eq!(code(&["yardstick", "--threads", "0"]), expected(2));
         assert_eq!(code(&["report", "/nowhere/at/all"]), expected(3));
         assert_eq!(code(&["--help"]), expected(0));
+        // Regression: the option of another table was ignored, and the measurement began.
+        assert_eq!(code(&["figures", "compaction", "--records", "f", "--only", "latency-90-us"]), expected(2));
     }
 }
