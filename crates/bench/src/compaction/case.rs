@@ -5,6 +5,7 @@
 //!
 //! Thread safety: one case at a time; its threads are those of the harness.
 
+use std::path::Path;
 use std::time::Duration;
 
 use hither::{Builder, Db, Durability, MediumChoice, PoolStats};
@@ -15,6 +16,7 @@ use crate::harness::latency::Quantiles;
 use crate::harness::open::Open;
 use crate::harness::pin;
 use crate::harness::sampling::Sampling;
+use crate::harness::scratch::{self, Scratch};
 use crate::harness::spec::Collector;
 use crate::harness::steady::{Course, Slice, Steady};
 use crate::harness::team::Team;
@@ -158,8 +160,7 @@ impl Case {
         self.check()?;
         pin::prepare();
         let data = self.value_bytes.map_or_else(|| DataSet::etc(1), |bytes| DataSet::new(8, bytes, 1));
-        let directory = tempfile::Builder::new().prefix("hither-compaction-").tempdir_in("/dev/shm");
-        let directory = directory.map_err(|error| Error::io("making a directory in /dev/shm", error))?;
+        let directory = Scratch::new(scratch::Kind::Compaction, Path::new("/dev/shm"))?;
         let (entry, pair) = self.mean_bytes(&data)?;
         let capacity = (self.keys as f64 * entry * 100.0 / f64::from(self.utilization)) as u64;
         let builder = Db::builder().path(directory.path()).medium(MediumChoice::ForcedDax).durability(Durability::Sync);

@@ -15,11 +15,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use hither::CheckpointMode;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use super::process::{Runner, json, output};
 use crate::harness::closed::Closed;
 use crate::harness::sampling::Sampling;
+use crate::harness::scratch::{self, Scratch};
 use crate::harness::spec::RunSpec;
 use crate::harness::team::Team;
 use crate::harness::verify::Present;
@@ -102,8 +104,12 @@ impl KillSpec {
         Team { target, data, workload, threads: spec.threads, keys: spec.keys, inserted: 0, seed: spec.seed, epoch: 0 }
     }
 
-    /// Loads, overwrites keys until the requested moment, reports that, and goes on until it is killed.
+    /// Loads, overwrites keys until the requested moment, reports that, and goes on until it is killed, or until the
+    /// thread that started it has ended.
     pub fn leave(&self) -> Result<()> {
+        // If the parent ends before this, nobody reads the report, so that writing it fails.
+        let ends = set_parent_process_death_signal(Some(Signal::KILL));
+        ends.map_err(|e| Error::io("asking to end with the parent", e))?;
         pin::prepare();
         let (spec, load) = (&self.spec, Self::load_workload());
         let target = StoreTarget::create_with(self.builder(), self.index())?;
@@ -238,9 +244,7 @@ impl Crash {
 
 /// Makes one kill and one recovery, on tmpfs treated as persistent memory.
 pub fn kill_and_recover(runner: &Runner, crash: &Crash) -> Result<Recovered> {
-    let parent = Path::new("/dev/shm");
-    let directory =
-        tempfile::Builder::new().prefix("hither-kill-").tempdir_in(parent).map_err(|e| Error::io("making a directory in /dev/shm", e))?;
+    let directory = Scratch::new(scratch::Kind::Kill, Path::new("/dev/shm"))?;
     let command = |name: &str| {
         let mut command = runner.command(name);
         command.arg("--store-dir").arg(directory.path());
@@ -296,7 +300,7 @@ mod tests {
     #[test]
     fn a_store_is_left_between_two_checkpoints() {
         use clap::Parser;
-        let directory = tempfile::Builder::new().prefix("hither-kill-").tempdir_in("/dev/shm").expect("a directory");
+        let directory = Scratch::new(scratch::Kind::Kill, Path::new("/dev/shm")).expect("a directory");
         let place = directory.path().to_str().expect("UTF-8");
         let spec = Program::parse_from(["x", "--store-dir", place, "--keys", "3000", "--behind", "0.5"]).spec.spec;
         let builder = builder(&spec, directory.path()).segment_bytes(64 << 10).checkpoints(CheckpointMode::Every(2 << 20));

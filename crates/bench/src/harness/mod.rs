@@ -17,6 +17,7 @@ pub mod open;
 pub mod pin;
 pub mod record;
 pub mod sampling;
+pub mod scratch;
 pub mod script;
 pub mod spec;
 pub mod steady;

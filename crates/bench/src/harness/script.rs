@@ -12,11 +12,12 @@ use super::machine::Machine;
 use super::open::Open;
 use super::record::Record;
 use super::sampling::Sampling;
+use super::scratch::{self, Scratch};
 use super::spec::RunSpec;
 use super::team::{Outcome, Team};
 use super::verify::Present;
 use super::{median, memory, pin};
-use crate::target::{Error, Result, Target};
+use crate::target::{Result, Target};
 use crate::workload::{Distribution, Kind, Workload};
 
 /// The result of one workload in one run.
@@ -47,9 +48,7 @@ pub fn run_script<T: Target>(spec: &RunSpec, preload: Kind, make: impl Fn(&Path)
 }
 
 fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Result<T>) -> Result<Run> {
-    let parent = spec.directory();
-    let in_parent = || format!("making a directory in {}", parent.display());
-    let directory = tempfile::Builder::new().prefix("hither-bench-").tempdir_in(&parent).map_err(|e| Error::io(in_parent(), e))?;
+    let directory = Scratch::new(scratch::Kind::Bench, &spec.directory())?;
     // The first histogram makes the allocator touch its pages, so that they are not counted as memory of the store.
     drop(Latencies::default());
     let before = memory::anonymous_bytes();

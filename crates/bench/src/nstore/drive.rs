@@ -5,13 +5,14 @@
 //! meanwhile, so it is steadier on a shared machine. Neither includes the drawing of keys before. Processor time
 //! includes the check of every byte read.
 
+use std::path::Path;
 use std::sync::Barrier;
 use std::time::Instant;
 
 use hither::{Builder, Db, Keyspace, KeyspaceOptions, OrderedKind};
-use tempfile::TempDir;
 
 use crate::harness::pin;
+use crate::harness::scratch::{Kind, Scratch};
 use crate::target::store::Index;
 use crate::target::{Error, Result};
 use crate::workload::data::{fill_rising, is_rising_from};
@@ -62,9 +63,8 @@ pub fn failed(error: hither::Error) -> Error {
 }
 
 /// A directory on tmpfs, removed with the value.
-pub fn directory() -> Result<TempDir> {
-    let made = tempfile::Builder::new().prefix("hither-nstore-").tempdir_in("/dev/shm");
-    made.map_err(|error| Error::io("making a directory in /dev/shm", error))
+pub fn directory() -> Result<Scratch> {
+    Scratch::new(Kind::Nstore, Path::new("/dev/shm"))
 }
 
 /// An open store with a keyspace.

@@ -12,10 +12,10 @@
 use std::sync::Arc;
 
 use hither::{Builder, Db, Durability, MediumChoice, Topology};
-use tempfile::TempDir;
 
 use super::drive::{Opened, directory, failed, processor_ns};
 use super::{Chart, NstoreArgs, Report};
+use crate::harness::scratch::Scratch;
 use crate::projection::table::{THREADS, beside_the_paper};
 use crate::projection::{Machine, OpCounts, Placement, paper, project};
 use crate::target::store::Index;
@@ -95,7 +95,7 @@ struct Stores {
     counting: Opened,
     timing: Opened,
     topology: Topology,
-    _directories: [TempDir; 2],
+    _directories: [Scratch; 2],
 }
 
 impl Stores {

@@ -9,14 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use super::append::{AppendFigure, AppendLimit};
 use crate::harness::closed::Closed;
-use crate::harness::pin;
 use crate::harness::sampling::Sampling;
 use crate::harness::team::Team;
+use crate::harness::{pin, scratch};
 use crate::target::Result;
 use crate::target::map::MapTarget;
 use crate::workload::data::DataSet;
 use crate::workload::{Distribution, Kind, Workload};
 
+const TMPFS: &str = "/dev/shm";
 /// Length of each writer's mapping in bytes.
 pub const APPEND_BYTES: usize = 512 << 20;
 
@@ -54,6 +55,8 @@ impl Request {
     /// Measures the requested yardsticks.
     pub fn run(&self) -> Result<Yardsticks> {
         pin::prepare();
+        // The append limit needs room there.
+        scratch::sweep(Path::new(TMPFS));
         let mut all = Yardsticks::default();
         if self.append_seconds > 0.0 {
             let figure = self.append()?;
@@ -71,7 +74,7 @@ impl Request {
 
     fn append(&self) -> Result<AppendFigure> {
         let duration = Duration::from_secs_f64(self.append_seconds);
-        let limit = AppendLimit { threads: self.threads, duration, bytes_per_thread: APPEND_BYTES, directory: Path::new("/dev/shm") };
+        let limit = AppendLimit { threads: self.threads, duration, bytes_per_thread: APPEND_BYTES, directory: Path::new(TMPFS) };
         limit.run()
     }
 

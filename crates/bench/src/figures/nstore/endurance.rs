@@ -4,6 +4,7 @@
 //! a pause, durable at return. The updates of each minute are counted, and the last minute is compared with the second.
 //! At the end every key is read and checked.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use super::{Request, THREADS};
 use crate::figures::restart::restart;
 use crate::figures::row::{Demand, Point, Row, Unit};
 use crate::harness::pin;
+use crate::harness::scratch::{self, Scratch};
 use crate::report::count;
 use crate::target::store::StoreTarget;
 use crate::target::{Error, Result, Session, Target};
@@ -92,8 +94,7 @@ fn endless(request: &Request) -> Result<(Vec<Point>, String)> {
 }
 
 fn run_endless(request: &Request, minute: Duration, least_log_bytes: u64) -> Result<Endless> {
-    let directory = tempfile::Builder::new().prefix("hither-endless-").tempdir_in("/dev/shm");
-    let directory = directory.map_err(|error| Error::io("making a directory in /dev/shm", error))?;
+    let directory = Scratch::new(scratch::Kind::Endless, Path::new("/dev/shm"))?;
     let keys = request.keys.max((least_log_bytes as f64 * UTILISATION) as u64 / ENTRY_BYTES);
     let capacity = ((keys * ENTRY_BYTES) as f64 / UTILISATION) as u64;
     pin::prepare();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::harness::scratch::{self, Scratch};
 use crate::target::{Error, Result};
 
 /// The kind of server.
@@ -39,7 +40,7 @@ pub struct Server {
     pub address: SocketAddr,
     /// Time from starting the process to its first answer.
     pub started_in: Duration,
-    _directory: Option<tempfile::TempDir>,
+    _directory: Option<Scratch>,
 }
 
 impl Drop for Server {
@@ -54,10 +55,9 @@ fn free_port() -> Result<u16> {
 }
 
 /// Creates a directory for a server of this kind.
-pub fn directory(kind: Kind, places: &Places) -> Result<tempfile::TempDir> {
+pub fn directory(kind: Kind, places: &Places) -> Result<Scratch> {
     let parent = if matches!(kind, Kind::Dax | Kind::Null) { Path::new("/dev/shm") } else { &places.disk };
-    let made = tempfile::Builder::new().prefix("hither-serve-").tempdir_in(parent);
-    made.map_err(|error| Error::io(format!("making a directory in {}", parent.display()), error))
+    Scratch::new(scratch::Kind::Serve, parent)
 }
 
 impl Server {
