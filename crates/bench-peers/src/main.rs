@@ -17,7 +17,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use hither_bench::cli::{exit_code, print_records};
 use hither_bench::harness::script::run_script;
-use hither_bench::harness::spec::{Durability, Medium, RunSpec};
+use hither_bench::harness::spec::{Durability, Medium, RunSpec, require_tmpfs};
 use hither_bench::target::{Error, Result};
 use hither_bench::workload::Kind;
 
@@ -56,6 +56,10 @@ fn main() -> ExitCode {
 
 fn run(program: &Program) -> Result<()> {
     let spec = &program.spec;
+    // hither's persistent memory is simulated there; a peer's files would lie on a disk.
+    if spec.medium == Medium::Dax {
+        require_tmpfs(&spec.directory(), "--dir")?;
+    }
     let preload = Kind::LoadBatch(1000);
     let records = match program.store {
         Store::Lmdb => run_script(spec, preload, |directory| lmdb::Lmdb::create(spec, directory)),

@@ -46,9 +46,9 @@ pub struct Record {
     pub key_bytes: usize,
     /// Length of a value in bytes; for ETC the mean.
     pub value_bytes: usize,
-    /// `dax` (forced on tmpfs), `file` or `volatile`.
+    /// `dax` (forced on tmpfs), `file` or `volatile`; of a yardstick its own, whatever was requested.
     pub medium: String,
-    /// `sync`, `interval=MS` or `process`.
+    /// `sync`, `interval=MS` or `process`; `none` of a yardstick that keeps nothing.
     pub durability: String,
     /// `closed` or `open`.
     pub mode: String,
@@ -72,7 +72,8 @@ pub struct Record {
     pub max_us: f64,
     /// `RssAnon` after the load minus before the open, per key.
     pub dram_bytes_per_key: Option<f64>,
-    /// Bytes of pairs on the medium after the load, per key.
+    /// Bytes of the segments in use on the medium after the load, per key; open segments count in full. In records from
+    /// before 2026-11-26: bytes of the entries in them.
     pub media_bytes_per_key: Option<f64>,
     /// Bytes that the file system has allocated to the store's directory after the workload, per key; for hither that
     /// is its capacity.

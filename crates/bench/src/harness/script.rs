@@ -34,6 +34,17 @@ struct Run {
     media: Option<f64>,
     name: String,
     settings: Vec<(String, String)>,
+    /// Medium and durability.
+    medium: (String, String),
+}
+
+impl Run {
+    /// A run without results.
+    fn of(spec: &RunSpec, target: &impl Target) -> Run {
+        let own = target.own_medium().map(|(medium, durability)| (medium.to_owned(), durability.to_owned()));
+        let medium = own.unwrap_or_else(|| (spec.medium.to_string(), spec.durability.to_string()));
+        Run { samples: Vec::new(), dram: None, media: None, name: target.name().into(), settings: target.settings(), medium }
+    }
 }
 
 /// Measures everything in `spec`; `make` opens a new store in an empty directory. If the script does not begin with a
@@ -59,7 +70,7 @@ fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Re
     if implicit {
         script.insert(0, Workload { kind: preload, distribution: Distribution::Uniform });
     }
-    let mut run = Run { samples: Vec::new(), dram: None, media: None, name: target.name().into(), settings: target.settings() };
+    let mut run = Run::of(spec, &target);
     // As many bytes as the index of any store may need for its keys.
     memory::warm(spec.keys as usize * 40);
     let mut present = Present::None;
@@ -124,8 +135,8 @@ fn join(spec: &RunSpec, runs: &[Run], phase: usize, machine: &Machine) -> Record
         keys: spec.keys,
         key_bytes: spec.key_bytes,
         value_bytes: spec.mean_value_bytes().round() as usize,
-        medium: spec.medium.to_string(),
-        durability: spec.durability.to_string(),
+        medium: runs[0].medium.0.clone(),
+        durability: runs[0].medium.1.clone(),
         mode: if open.is_some() { "open" } else { "closed" }.into(),
         target_ops_per_s: open,
         ops: first.outcome.ops,
@@ -180,6 +191,17 @@ mod tests {
         assert!(records.iter().all(|r| r.runs.len() == 3 && r.ops_per_s > 0.0 && r.p50_us > 0.0));
         assert_eq!(records[1].checked, 5000);
         assert_eq!(records[0].mode, "closed");
+    }
+
+    /// Regression: the map's records named the medium and the durability of the request.
+    #[test]
+    fn a_yardstick_names_its_own_medium_and_durability() {
+        for request in ["", " --medium volatile --durability process", " --medium dax --dir /dev/shm"] {
+            let records = records(&format!("--keys 1000 -w load -w get{request}")).expect("records");
+            assert!(records.iter().all(|r| (r.medium.as_str(), r.durability.as_str()) == ("volatile", "none")), "{request}");
+        }
+        let (_, _, records) = counted("--keys 1000 -w load --durability process").expect("records");
+        assert_eq!((records[0].medium.as_str(), records[0].durability.as_str()), ("volatile", "process"));
     }
 
     /// A store that reports at its end how many pairs it holds, and the bytes of their entries.

@@ -235,6 +235,15 @@ pub fn require_disk(directory: &std::path::Path, option: &str) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a directory that is not on tmpfs, for a store that only tmpfs keeps in memory; `option` is the option that
+/// names another directory.
+pub fn require_tmpfs(directory: &std::path::Path, option: &str) -> Result<()> {
+    if is_tmpfs(directory)? {
+        return Ok(());
+    }
+    Err(Error::Config(format!("{} is not tmpfs: give {option} a directory on one, or the medium file", directory.display())))
+}
+
 /// True if a directory is on tmpfs.
 fn is_tmpfs(directory: &std::path::Path) -> Result<bool> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -280,6 +289,16 @@ mod tests {
             assert!(parse(args).validate().is_err(), "{args:?}");
         }
         assert!(parse(&["--medium", "file", "--dir", "/nowhere/at/all"]).validate().is_err());
+    }
+
+    /// Regression: peers took a directory on a disk for tmpfs.
+    #[test]
+    fn a_disk_is_no_tmpfs() {
+        let shm = std::path::Path::new("/dev/shm");
+        assert!(require_tmpfs(shm, "--dir").is_ok() && require_disk(shm, "--dir").is_err());
+        let disk = std::path::Path::new("/proc");
+        let message = require_tmpfs(disk, "--dir").expect_err("it is no tmpfs").to_string();
+        assert!(message.contains("--dir") && message.contains("/proc"), "{message}");
     }
 
     #[test]

@@ -38,6 +38,10 @@ impl Target for MapTarget {
         ]
     }
 
+    fn own_medium(&self) -> Option<(&'static str, &'static str)> {
+        Some(("volatile", "none"))
+    }
+
     fn session(&self) -> Result<MapSession<'_>> {
         Ok(MapSession { map: &self.map })
     }

@@ -79,6 +79,11 @@ pub trait Target: Sync {
     /// The settings that determine the meaning of a figure; printed with it.
     fn settings(&self) -> Vec<(String, String)>;
 
+    /// Medium and durability for records, if they are the target's own, whatever was requested.
+    fn own_medium(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
     /// Opens the calling thread's session.
     fn session(&self) -> Result<Self::Session<'_>>;
 
@@ -87,7 +92,7 @@ pub trait Target: Sync {
         false
     }
 
-    /// Bytes of the medium that are now in use for pairs and nothing else, if the target knows.
+    /// Bytes of the medium that are now in use, if the target knows: segments with pairs, and open ones, in full.
     fn media_bytes(&self) -> Option<u64> {
         None
     }
