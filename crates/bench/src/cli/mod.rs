@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -19,6 +19,7 @@ use crate::figures::nstore as nstore_figures;
 use crate::figures::restart::{self, RestartArgs};
 use crate::figures::server as server_figures;
 use crate::harness::record::{Record, read_lines, write_lines};
+use crate::harness::scratch;
 use crate::harness::script::run_script;
 use crate::harness::spec::{MOST_THREADS, RunSpec};
 use crate::nstore::{self, NstoreArgs};
@@ -175,6 +176,9 @@ fn execute(command: Command, prefix: &[OsString]) -> Result<bool> {
 
 fn figures(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     args.check()?;
+    // Processes that measure do this, too, but what they say is shown only if they fail.
+    scratch::sweep(Path::new("/dev/shm"));
+    scratch::sweep(&args.disk.clone().unwrap_or_else(std::env::temp_dir));
     match args.table.as_str() {
         "compaction" => compaction_figures::run(args, prefix),
         "nstore" => nstore_figures::run(args, prefix),

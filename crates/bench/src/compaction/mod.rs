@@ -125,8 +125,8 @@ pub struct CompactionArgs {
     /// Ends each row after this many seconds
     #[arg(long, default_value_t = 600.0)]
     pub seconds: f64,
-    /// Another store that runs the same overwrites at process durability, to show its space: lmdb, rocksdb or fjall; may
-    /// be repeated
+    /// Another store that runs the same overwrites at process durability, to show its space: lmdb, rocksdb or fjall;
+    /// may be repeated
     #[arg(long, value_name = "STORE")]
     pub peer: Vec<String>,
 }

@@ -5,8 +5,8 @@
 //! gone, and names them on standard error.
 //!
 //! Nothing else is removed: the name must have this form, with a kind of this program; it must be a directory of this
-//! user; no process may have its number; and nobody may hold its lock. (A process of another container may share
-//! `/dev/shm` without being visible here. It holds the lock.)
+//! user; no running process may have its number; and nobody may hold its lock. (A process of another container may
+//! share `/dev/shm` without being visible here. It holds the lock.)
 //!
 //! Thread safety: plain calls of the system. Invariant: the lock is held as long as the directory is in use.
 
@@ -113,8 +113,16 @@ fn process_of(name: &OsStr) -> Option<Pid> {
     if ours && plain && random { Pid::from_raw(process.parse().ok()?) } else { None }
 }
 
+/// True if there is no such process, or only what a parent that waits for nobody keeps of it.
 fn is_gone(process: Pid) -> bool {
-    test_kill_process(process) == Err(Errno::SRCH)
+    let stat = || std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
+    test_kill_process(process) == Err(Errno::SRCH) || has_ended(&stat())
+}
+
+/// Reads the state behind the name, which may hold any characters.
+fn has_ended(stat: &str) -> bool {
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    matches!(state, Some("Z" | "X"))
 }
 
 /// The directory, open and locked; an error if another holds the lock.
@@ -130,6 +138,14 @@ mod tests {
 
     /// No system has as many processes.
     const NOBODY: u32 = 999_999_999;
+
+    /// Regression: where nobody waits for orphans, what they had left stayed.
+    #[test]
+    fn a_process_that_nobody_has_waited_for_has_ended() {
+        assert!(has_ended("7 (hither-bench) Z 1 7") && has_ended("7 (a) R) X 1 7"));
+        assert!(!has_ended("7 (hither-bench) S 1 7") && !has_ended("7 (a) Z) R 1 7") && !has_ended(""));
+        assert!(!is_gone(rustix::process::getpid()));
+    }
 
     /// Regression: a store of gigabytes stayed in memory after an interrupt.
     #[test]

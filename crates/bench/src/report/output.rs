@@ -1,7 +1,7 @@
 //! A file that a command writes after its measurements.
 //!
-//! It is opened before them, because a path that cannot be written must not cost hours of measuring. Until it is written
-//! it keeps what it had.
+//! It is opened before them, because a path that cannot be written must not cost hours of measuring. Until it is
+//! written it keeps what it had.
 //!
 //! Thread safety: one owner.
 
