@@ -7,8 +7,9 @@
 //! kills, `HITHER_SEED` (printed) their moments.
 
 use crate::common::Store;
-use crate::common::wire::{Client, Random, Server, push, seed};
+use crate::common::wire::{Client, Random, Server, push, seed, text};
 use hither_resp::Value;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
@@ -119,22 +120,14 @@ fn verify(client: &mut Client, known: &mut [Known], when: &str) {
         let range = known.acknowledged as i64..=known.sent as i64;
         let counter = client.number(&format!("GET c{writer}"));
         assert!(range.contains(&counter), "{at}: the counter is {counter}");
-        for (length, all) in [("HLEN h", "HKEYS h"), ("ZCARD z", "ZRANGE z")] {
-            let count = client.number(&format!("{length}{writer}"));
-            assert!(range.contains(&count), "{at}: {length} is {count}");
-            let line = if all.starts_with('Z') { format!("{all}{writer} 0 -1") } else { format!("{all}{writer}") };
-            let Value::Array(members) = client.run(&line) else { panic!("{at}: {line}") };
-            assert_eq!(members.len() as i64, count, "{at}: {all} does not agree with its head");
-            for round in 0..known.acknowledged {
-                let name = format!("{}{round}", if all.starts_with('Z') { 'm' } else { 'f' }).into_bytes();
-                assert!(members.contains(&Value::Bulk(name)), "{at}: {all} has lost round {round}");
-            }
-        }
+        verify_members(client, known, writer, &at);
         let pair = ["a", "b"].map(|name| client.run(&format!("GET {name}{writer}")));
         assert_eq!(pair[0], pair[1], "{at}: EXEC is there by halves");
         if let Value::Bulk(text) = &pair[0] {
             let round: u64 = String::from_utf8_lossy(text).parse().unwrap();
             assert!(round + 1 >= known.acknowledged && round < known.sent, "{at}: EXEC of round {round}");
+        } else {
+            assert_eq!((&pair[0], known.acknowledged), (&Value::Null, 0), "{at}: every EXEC is lost");
         }
         // Writes that were sent but not acknowledged may be there or not. Start again from nothing, so that counts are
         // exact.
@@ -145,5 +138,26 @@ fn verify(client: &mut Client, known: &mut [Known], when: &str) {
             client.run(&format!("DEL s{writer}:{round}"));
         }
         *known = Known::default();
+    }
+}
+
+/// Reads the hash and the sorted set back: each acknowledged round is in them, and nothing but what was sent.
+fn verify_members(client: &mut Client, known: &Known, writer: usize, at: &str) {
+    for (length, all, letter) in
+        [("HLEN h", format!("HGETALL h{writer}"), 'f'), ("ZCARD z", format!("ZRANGE z{writer} 0 -1 WITHSCORES"), 'm')]
+    {
+        let count = client.number(&format!("{length}{writer}"));
+        assert!((known.acknowledged as i64..=known.sent as i64).contains(&count), "{at}: {length} is {count}");
+        let Value::Array(members) = client.run(&all) else { panic!("{at}: {all}") };
+        assert_eq!(members.len() as i64, 2 * count, "{at}: {all} does not agree with its head");
+        let found: BTreeMap<String, String> = members.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
+        assert_eq!(found.len() as i64, count, "{at}: {all} has a member twice");
+        for (name, value) in &found {
+            let round = name.strip_prefix(letter).filter(|round| round.parse::<u64>().is_ok_and(|round| round < known.sent));
+            assert_eq!(Some(value.as_str()), round, "{at}: {all} has {name}");
+        }
+        for round in 0..known.acknowledged {
+            assert!(found.contains_key(&format!("{letter}{round}")), "{at}: {all} has lost round {round}");
+        }
     }
 }
