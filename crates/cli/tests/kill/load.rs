@@ -152,6 +152,7 @@ impl Input {
         }
         let dump = String::from_utf8(store.dump("default")).unwrap();
         let stored: HashMap<&str, &str> = dump.lines().map(|line| line.split_once('\t').unwrap()).collect();
+        assert_eq!(dump.lines().count(), stored.len(), "{context}: a key is there twice");
         for (key, value) in &stored {
             let known = self.occurrences.get(*key).is_some_and(|all| all.iter().any(|(_, known)| known == value));
             assert!(known, "{context}: {key} = {value:.60} is not in the input");
