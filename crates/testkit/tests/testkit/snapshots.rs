@@ -6,7 +6,10 @@
 use crate::common;
 use crate::common::{Rng, Setup, Work, shm};
 use hither_engine::{Batch, Direction, Error, KeyspaceHandle, ScanRange, Store, WriteOptions};
+use std::fs::File;
+use std::io::Write;
 use std::ops::{Bound, ControlFlow};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -34,25 +37,27 @@ fn found(store: &Store, spaces: &[KeyspaceHandle; 2]) {
     store.commit(&batch, &WriteOptions::new()).unwrap().wait().unwrap();
 }
 
-/// Makes one transfer; returns false if another transfer came in between, or if both accounts are the same.
-fn transfer(store: &Store, spaces: &[KeyspaceHandle; 2], rng: &mut Rng) -> bool {
+/// Makes one transfer; returns the two accounts with the versions that it replaced. `None` if another transfer came in
+/// between, or if both accounts are the same.
+fn transfer(store: &Store, spaces: &[KeyspaceHandle; 2], rng: &mut Rng) -> Option<[(u64, u64); 2]> {
     let (from, to) = (rng.below(ACCOUNTS), rng.below(ACCOUNTS));
     if from == to {
-        return false;
+        return None;
     }
     let mut batch = Batch::default();
-    let mut old = [0; 2];
-    for (slot, account) in old.iter_mut().zip([from, to]) {
+    let (mut old, mut replaced) = ([0; 2], [(from, 0), (to, 0)]);
+    for (slot, (account, replaced)) in old.iter_mut().zip(&mut replaced) {
+        let account = *account;
         let (value, version) = store.get_versioned(place(spaces, account), &key(account)).unwrap().expect("accounts are never closed");
         batch.require_version(place(spaces, account), &key(account), Some(version));
-        *slot = amount(&value);
+        (*slot, *replaced) = (amount(&value), version);
     }
     let moved = rng.below(10).min(old[0]);
     batch.put(place(spaces, from), &key(from), &(old[0] - moved).to_le_bytes(), 0);
     batch.put(place(spaces, to), &key(to), &(old[1] + moved).to_le_bytes(), 0);
     match store.commit(&batch, &WriteOptions::new()) {
-        Ok(ticket) => ticket.wait().map(|()| true).unwrap(),
-        Err(Error::PreconditionFailed { .. }) => false,
+        Ok(ticket) => ticket.wait().map(|()| Some(replaced)).unwrap(),
+        Err(Error::PreconditionFailed { .. }) => None,
         Err(error) => panic!("{error}"),
     }
 }
@@ -94,7 +99,7 @@ fn sums_are_constant_under_transfers() {
                 scope.spawn(move || {
                     let mut rng = Rng(seed);
                     while !stop.load(Ordering::Relaxed) {
-                        done.fetch_add(u64::from(transfer(store, spaces, &mut rng)), Ordering::Relaxed);
+                        done.fetch_add(u64::from(transfer(store, spaces, &mut rng).is_some()), Ordering::Relaxed);
                     }
                 });
             }
@@ -117,6 +122,12 @@ fn sums_are_constant_under_transfers() {
     }
 }
 
+/// The file in which the child of a round notes the transfers that were acknowledged, a line for each: what they
+/// replaced.
+fn notes(work: &Work) -> PathBuf {
+    work.dir.with_extension(format!("acknowledged{}", work.round))
+}
+
 /// Runs in a child until it is killed.
 #[test]
 fn child_transfers() {
@@ -126,31 +137,74 @@ fn child_transfers() {
     if work.round == 0 {
         found(&store, &spaces);
     }
+    let notes = File::create_new(notes(&work)).unwrap();
     println!("READY");
     std::thread::scope(|scope| {
         for seed in 0..3 {
-            let (store, spaces) = (&store, &spaces);
+            let (store, spaces, mut notes) = (&store, &spaces, &notes);
             scope.spawn(move || {
                 let mut rng = Rng(seed + 10 * work.round);
                 loop {
-                    transfer(store, spaces, &mut rng);
+                    if let Some([(from, old_from), (to, old_to)]) = transfer(store, spaces, &mut rng) {
+                        // In one write, so that the lines of several threads do not mix.
+                        notes.write_all(format!("{from} {old_from} {to} {old_to}\n").as_bytes()).unwrap();
+                    }
                 }
             });
         }
     });
 }
 
+/// Requires that the accounts have lost no acknowledged transfer: what it replaced has gone. Returns the number of these
+/// transfers.
+fn acknowledged_transfers_are_there(notes: &str, store: &Store, spaces: &[KeyspaceHandle; 2], at: &str) -> usize {
+    let found: Vec<u64> = (0..ACCOUNTS)
+        .map(|account| store.get_versioned(place(spaces, account), &key(account)).unwrap().expect("accounts are never closed").1)
+        .collect();
+    // The kill may have cut the last line off.
+    let lines: Vec<&str> = notes.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).collect();
+    for line in &lines {
+        let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+        for pair in numbers.chunks(2) {
+            let now = found[pair[0] as usize];
+            assert!(now > pair[1], "{at}: account {} is at version {now}, a transfer that replaced {} is lost", pair[0], pair[1]);
+        }
+    }
+    lines.len()
+}
+
+/// Lets a child make transfers and kills it, after a random time; returns what the child has noted. In the last round,
+/// after `least` transfers, so that not all kills come before the first one.
+fn transfer_and_kill(work: &Work, rng: &mut Rng, least: usize) -> String {
+    let mut child = work.spawn("snapshots::child_transfers");
+    let noted = || std::fs::read_to_string(notes(work)).unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while noted().lines().count() < least && Instant::now() < end && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_micros(rng.below(20_000)));
+    common::kill(&mut child);
+    assert!(noted().lines().count() >= least, "{:?}: hardly a transfer is made", work.setup);
+    noted()
+}
+
 #[test]
 fn sums_are_constant_across_kills() {
     for setup in [Setup::ShadowAdr, Setup::ShadowFile, Setup::File] {
         let (dir, mut rng) = (shm(), Rng(3));
+        let place_of_store = dir.path().join("store");
+        std::fs::create_dir(&place_of_store).unwrap();
+        let mut acknowledged = 0;
         for round in 0..12 {
-            let mut child = Work { setup, dir: dir.path().to_owned(), round }.spawn("snapshots::child_transfers");
-            std::thread::sleep(Duration::from_micros(rng.below(20_000)));
-            common::kill(&mut child);
-            let store = setup.open(dir.path());
+            let work = Work { setup, dir: place_of_store.clone(), round };
+            let notes = transfer_and_kill(&work, &mut rng, if round == 11 { 100 } else { 0 });
+            let store = setup.open(&work.dir);
             let spaces = common::keyspaces(&store);
             assert_eq!(sums(&store, &spaces, Duration::ZERO), (ACCOUNTS * EACH, ACCOUNTS * EACH), "{setup:?}, kill {round}");
+            acknowledged += acknowledged_transfers_are_there(&notes, &store, &spaces, &format!("{setup:?}, kill {round}"));
+            let moved = |account| store.get_with(place(&spaces, account), &key(account), amount).unwrap() != Some(EACH);
+            assert!(round < 11 || (0..ACCOUNTS).any(moved), "{setup:?}: no account differs from its start");
         }
+        println!("{setup:?}: {acknowledged} transfers were acknowledged");
     }
 }
