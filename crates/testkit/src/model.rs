@@ -144,12 +144,15 @@ pub struct Model {
     pub incarnations: Vec<u32>,
     /// By keyspace, the keys whose last put had already expired. The store may or may not have swept them.
     pub expired: Vec<BTreeSet<Vec<u8>>>,
+    /// By keyspace, the keys that expire in a far future, and when.
+    pub expires: Vec<BTreeMap<Vec<u8>, u64>>,
 }
 
 impl Default for Model {
     fn default() -> Model {
         let kinds = vec![Kind::Ordered, Kind::Hash, Kind::Ordered];
-        Model { spaces: vec![Pairs::new(); SPACES], kinds, incarnations: vec![0; SPACES], expired: vec![BTreeSet::new(); SPACES] }
+        let (expired, expires) = (vec![BTreeSet::new(); SPACES], vec![BTreeMap::new(); SPACES]);
+        Model { spaces: vec![Pairs::new(); SPACES], kinds, incarnations: vec![0; SPACES], expired, expires }
     }
 }
 
@@ -162,6 +165,17 @@ impl Model {
     /// The value of a key.
     pub fn get(&self, space: u8, key: u8) -> Option<&Vec<u8>> {
         self.spaces[Self::space(space)].get(&key_bytes(key))
+    }
+
+    /// When a value that is put with a future expiry expires, in milliseconds since 1970: different values mostly at
+    /// different times.
+    pub fn far_ms(value: Value) -> u64 {
+        (1 << 45) + (u64::from(value.len) << 8) + u64::from(value.fill)
+    }
+
+    /// When a key expires; `None` if the keyspace at `at` does not hold it, 0 if it does not expire.
+    pub fn expiry_ms(&self, at: usize, key: &[u8]) -> Option<u64> {
+        self.spaces[at].get(key).map(|_| self.expires[at].get(key).copied().unwrap_or(0))
     }
 
     /// The numbers of pairs that the keyspace at `at` may count.
@@ -177,6 +191,7 @@ impl Model {
     }
 
     fn replace(&mut self, space: u8, key: u8, value: Option<Vec<u8>>) {
+        self.expires[Self::space(space)].remove(&key_bytes(key));
         let pairs = &mut self.spaces[Self::space(space)];
         match value {
             Some(value) => pairs.insert(key_bytes(key), value),
@@ -225,13 +240,16 @@ impl Model {
         self.kinds.swap(a, b);
         self.incarnations.swap(a, b);
         self.expired.swap(a, b);
+        self.expires.swap(a, b);
     }
 
     /// Applies a step to the model; steps that change nothing are ignored.
     pub fn apply(&mut self, op: &Op) {
         match op {
-            Op::Put(space, key, value) | Op::PutRelaxed(space, key, value) | Op::PutExpiring(space, key, value, Expiry::Future) => {
+            Op::Put(space, key, value) | Op::PutRelaxed(space, key, value) => self.set(*space, *key, Some(value.bytes())),
+            Op::PutExpiring(space, key, value, Expiry::Future) => {
                 self.set(*space, *key, Some(value.bytes()));
+                self.expires[Self::space(*space)].insert(key_bytes(*key), Self::far_ms(*value));
             }
             Op::PutExpiring(space, key, _, Expiry::Past) => {
                 self.set(*space, *key, None);
@@ -243,7 +261,9 @@ impl Model {
             }
             Op::Update(space, key, remove) => {
                 let new = Self::updated(self.get(*space, *key).map(Vec::as_slice), *remove);
+                let kept = self.expires[Self::space(*space)].get(&key_bytes(*key)).copied().filter(|_| new.is_some());
                 self.set(*space, *key, new);
+                self.expires[Self::space(*space)].extend(kept.map(|at_ms| (key_bytes(*key), at_ms)));
             }
             Op::Batch(writes, expect) if self.batch_holds(writes, *expect) => {
                 // Of several writes of one key only the last one is made.
@@ -254,6 +274,7 @@ impl Model {
                 let at = Self::space(*space);
                 self.spaces[at].clear();
                 self.expired[at].clear();
+                self.expires[at].clear();
                 self.kinds[at] = if *hash { Kind::Hash } else { Kind::Ordered };
                 self.incarnations[at] += 1;
             }

@@ -182,12 +182,12 @@ fn a_full_store_recovers_when_space_returns(kind: CollectorKind) {
 fn moved_entries_keep_version_and_expiry(kind: CollectorKind) {
     let store = Store::open(Options { background: false, ..options(kind, None, 4 << 20) }).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-    let far = WriteOptions::new().expires_at_ms(u64::MAX / 2);
-    let (past, never) = (WriteOptions::new().expires_at_ms(1), WriteOptions::new());
+    // Each key that expires in the future does so at a time of its own.
+    let expiry = |key: u64| [u64::MAX / 2 + key, 1, 0][key as usize % 3];
     // Each key lies beside what will be garbage, so that it is moved.
     for key in 0..3_000u64 {
-        let options = [&far, &past, &never][key as usize % 3];
-        store.write(&keyspace, &key.to_be_bytes(), Some(b"payload"), Condition::None, options).unwrap().2.wait().unwrap();
+        let options = if key % 3 == 2 { WriteOptions::new() } else { WriteOptions::new().expires_at_ms(expiry(key)) };
+        store.write(&keyspace, &key.to_be_bytes(), Some(b"payload"), Condition::None, &options).unwrap().2.wait().unwrap();
         put(&store, &keyspace, key + 3_000, &[1; 90]);
     }
     let versions: Vec<_> = (0..3_000u64).map(|key| store.get_versioned(&keyspace, &key.to_be_bytes()).unwrap()).collect();
@@ -197,6 +197,8 @@ fn moved_entries_keep_version_and_expiry(kind: CollectorKind) {
     for (key, before) in versions.into_iter().enumerate() {
         assert_eq!(store.get_versioned(&keyspace, &(key as u64).to_be_bytes()).unwrap(), before, "key {key}");
         assert_eq!(before.is_some(), key % 3 != 1);
+        let expires = store.get_expiring(&keyspace, &(key as u64).to_be_bytes(), |_, at| at).unwrap();
+        assert_eq!(expires, before.map(|_| expiry(key as u64)), "when key {key} expires");
     }
 }
 

@@ -10,9 +10,6 @@ use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A time in the far future, in milliseconds since 1970.
-const FAR_MS: u64 = 1 << 45;
-
 /// Where the store under test lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
@@ -198,7 +195,7 @@ impl Runner {
                 Ok(())
             }
             Op::PutExpiring(space, key, value, expiry) => {
-                let options = WriteOptions::new().expires_at_ms(if *expiry == Expiry::Past { 1 } else { FAR_MS });
+                let options = WriteOptions::new().expires_at_ms(if *expiry == Expiry::Past { 1 } else { Model::far_ms(*value) });
                 ks(space).put_with(&key_bytes(*key), &value.bytes(), &options)?.wait()?;
                 Ok(())
             }
@@ -288,6 +285,9 @@ impl Runner {
         same("get", &ks.get(&bytes).map_err(failed("get"))?.as_ref(), &expected)?;
         same("get_with", &ks.get_with(&bytes, <[u8]>::len).map_err(failed("get_with"))?, &expected.map(Vec::len))?;
         same("contains", &ks.contains(&bytes).map_err(failed("contains"))?, &expected.is_some())?;
+        let entry = ks.get_entry(&bytes).map_err(failed("get_entry"))?;
+        let expiry = self.model.expiry_ms(Model::space(space), &bytes);
+        same("get_entry", &entry.map(|entry| (entry.value, entry.expires_at_ms)), &expected.cloned().zip(expiry))?;
         let versioned = ks.get_versioned(&bytes).map_err(failed("get_versioned"))?;
         same("get_versioned", &versioned.map(|(value, _)| value).as_ref(), &expected)
     }
@@ -359,6 +359,8 @@ impl Runner {
                 same("snapshot backward", &backward, &expected)?;
                 for key in (0..KEYS).step_by(5).map(key_bytes) {
                     same("snapshot get", &snapshot.get(ks, &key).map_err(failed("snapshot get"))?.as_ref(), &model.spaces[at].get(&key))?;
+                    let entry = snapshot.get_entry(ks, &key).map_err(failed("snapshot get_entry"))?;
+                    same("snapshot's expiry", &entry.map(|entry| entry.expires_at_ms), &model.expiry_ms(at, &key))?;
                 }
             }
         }
@@ -395,6 +397,10 @@ impl Runner {
             found.sort();
             let expected: Pairs = self.model.spaces[at].clone();
             same("all pairs", &found, &expected.into_iter().collect())?;
+            for key in self.model.spaces[at].keys() {
+                let entry = ks.get_entry(key).map_err(failed("get_entry"))?;
+                same("expiry", &entry.map(|entry| entry.expires_at_ms), &self.model.expiry_ms(at, key))?;
+            }
             let (len, lens) = (ks.len(), self.model.lens(at));
             same("len", &len, &len.clamp(*lens.start(), *lens.end()))?;
         }
