@@ -137,7 +137,18 @@ pub fn collections(config: &Config) -> Subject {
         let value = life.value(60 + i * 5);
         life.write(if i % 2 == 0 { one } else { two }, &key(i), Some(value), Level::Sync, false);
     }
+    // The snapshot shows none of these four keys: two are gone, and two come after it.
+    let (deleted, new) = ([(one, b"deleted"), (two, b"deleted")], [(one, b"new"), (two, b"new")]);
+    for value in [Some(life.value(50)), None] {
+        for (keyspace, key) in deleted {
+            life.write(keyspace, key, value.clone(), Level::Sync, false);
+        }
+    }
     let snapshot = life.snapshot();
+    for (keyspace, key) in new {
+        let value = life.value(50);
+        life.write(keyspace, key, Some(value), Level::Sync, false);
+    }
     for round in 0..6 {
         if round == 3 {
             life.skip_versions();

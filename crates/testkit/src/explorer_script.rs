@@ -83,7 +83,7 @@ pub struct Life {
     pub born: usize,
     /// Keyspaces by number; `None` if dropped.
     pub(crate) handles: Vec<Option<KeyspaceHandle>>,
-    now: Shown,
+    pub(crate) now: Shown,
     /// Whether versions were skipped.
     skipped: bool,
     pub(crate) rng: ShadowRng,
@@ -392,23 +392,6 @@ impl Life {
             assert_eq!(found.as_ref(), wanted, "a get of {key:?} before any crash");
             ((), Deed::Answer(keyspace, key.to_vec()))
         });
-    }
-
-    /// Takes a snapshot. It keeps showing the current keys, whatever is collected; see [`Life::show_snapshot`].
-    pub fn snapshot(&mut self) -> (hither_engine::Snapshot, Shown) {
-        (self.store.snapshot(), self.now.clone())
-    }
-
-    /// Compares a snapshot with what was there when it was taken. Counts whether a collector has moved entries for a
-    /// snapshot.
-    pub fn show_snapshot(&mut self, (snapshot, shown): &(hither_engine::Snapshot, Shown)) {
-        for ((keyspace, key), (value, expired)) in shown {
-            let found = snapshot.get_with(&self.handle(*keyspace), key, <[u8]>::to_vec).expect("a snapshot can be read");
-            assert_eq!(found.as_ref(), Some(value).filter(|_| !expired), "a snapshot of {key:?}");
-        }
-        if self.store.stats().collections.moved_for_snapshots > 0 {
-            self.coverage.hit(Item::MovedForSnapshot);
-        }
     }
 
     /// Syncs the store.

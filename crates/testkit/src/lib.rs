@@ -20,6 +20,7 @@ pub mod explorer;
 pub mod explorer_histories;
 mod explorer_random;
 pub mod explorer_script;
+mod explorer_snapshots;
 pub mod history;
 pub mod images;
 pub mod model;
