@@ -77,8 +77,9 @@ fn name_of(program: &OsStr) -> String {
     std::path::Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The exit status of `timeout` for a program whose time was up.
+/// The exit statuses of `timeout` for a program whose time was up, and for one that had to be killed then.
 pub const TIME_WAS_UP: i32 = 124;
+const WAS_KILLED: i32 = 137;
 
 /// One program to run.
 pub struct Step {
@@ -101,9 +102,17 @@ impl Step {
     }
 
     /// Runs `program`, but kills it and all its children after `limit_s` seconds, for unattended runs.
+    ///
+    /// `timeout` makes a group of its own, which an interrupt at the terminal does not reach. So it is ended with this
+    /// program, where the system has the tool for that.
     pub fn limited(program: impl AsRef<OsStr>, limit_s: u64) -> Self {
-        let mut step = Self::new("timeout").args(["--kill-after=10", &limit_s.to_string()]);
-        step.shown = format!("{} {}", step.shown, name_of(program.as_ref()));
+        let limit_s = limit_s.to_string();
+        let mut step = match exists("setpriv") {
+            true => Self::new("setpriv").args(["--pdeathsig", "TERM", "timeout"]),
+            false => Self::new("timeout"),
+        };
+        step = step.args(["--kill-after=10", &limit_s]);
+        step.shown = format!("timeout --kill-after=10 {limit_s} {}", name_of(program.as_ref()));
         step.command.arg(program.as_ref());
         step
     }
@@ -228,7 +237,7 @@ impl Step {
 /// The message about a program that ended with this status (`None`: killed by a signal).
 pub fn failure(shown: &str, status: Option<i32>) -> Failure {
     match status {
-        Some(TIME_WAS_UP) => format!("{shown}: no end in the time that it had"),
+        Some(TIME_WAS_UP | WAS_KILLED) => format!("{shown}: no end in the time that it had"),
         Some(code) => format!("{shown}: exit status {code}"),
         None => format!("{shown}: a signal"),
     }

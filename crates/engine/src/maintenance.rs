@@ -319,7 +319,7 @@ fn run_expiry(core: &Core, stop: &Stop) {
     while !stop.wait(pause) {
         let swept = core.sweep_those_there(None, None);
         let rest = swept.busy * SWEEP_REST;
-        pause = if swept.more { rest } else { rest.max(SWEEP_EVERY) };
+        pause = if swept.more && swept.deleted > 0 { rest } else { rest.max(SWEEP_EVERY) };
     }
 }
 

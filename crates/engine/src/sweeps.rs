@@ -63,7 +63,7 @@ impl Core {
             swept.more |= expired.are_many();
             // Once, and only if something is deleted: an idle store makes no syncs.
             if !expired.keys.is_empty() && !persisted {
-                if self.persist_clock().is_err() {
+                if self.persist_told().is_err() {
                     return;
                 }
                 persisted = true;

@@ -71,7 +71,8 @@ impl Snapshot {
     }
 
     /// Returns the value that `key` had and its version, for [`crate::Batch::require_version`]: a batch that requires
-    /// the versions of all that it was made from is applied only if nothing of it has changed since the snapshot.
+    /// the versions of all that it was made from is applied only if all of it has the state that the snapshot shows.
+    /// (Rarely it is refused although it has: see [`Keyspace::get_versioned`] on what raises a version.)
     ///
     /// # Errors
     /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).

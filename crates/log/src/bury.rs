@@ -69,13 +69,14 @@ impl Log {
             if number % WALKS_PER_PIN == 0 {
                 drop(pin);
                 pin = epoch::pin();
-                whole.clear();
             }
             let Some(link) = self.link_again(&link) else { continue };
             if let Some((ahead, ..)) = walks.get(number + AHEAD) {
                 self.prefetch_link(ahead);
             }
+            // A recovery frees nothing, so it need not know.
             if let Some(link) = self.bury_chain(link, child, through_marks, &mut burial.marked)
+                && !through_marks
                 && burial.ended_at.is_none()
                 && self.may_lead_to_damage(&link, &mut whole)
             {
@@ -104,11 +105,12 @@ impl Log {
     }
 
     /// Whether a link that leads to nothing valid may lead to an entry that was damaged. Most are only old: the segment is in another
-    /// life, whose generation has the same low byte. So this is determined from the whole segment. `whole` remembers those that are not
+    /// life, whose generation has the same low byte. So this is determined from the whole segment. `whole` remembers the lives that are not
     /// damaged. Call under the pin under which the link was found.
-    fn may_lead_to_damage(&self, link: &Link, whole: &mut Vec<(usize, usize)>) -> bool {
+    fn may_lead_to_damage(&self, link: &Link, whole: &mut Vec<(usize, u64)>) -> bool {
         let segment = &self.pools[link.node].segments[link.segment];
-        if whole.contains(&(link.node, link.segment)) {
+        let life = (link.node, link.generation);
+        if whole.contains(&life) {
             return false;
         }
         let is_damaged = segment.damaged.load(Ordering::Relaxed)
@@ -116,7 +118,7 @@ impl Log {
             || matches!(segment.state(), SegmentState::Sealed | SegmentState::Collecting)
                 && !segment.holds(&self.visit_segment(link.node, link.segment as u32, |_, _, _, _| ()));
         if !is_damaged {
-            whole.push((link.node, link.segment));
+            whole.push(life);
         }
         is_damaged
     }

@@ -21,7 +21,8 @@ pub(crate) struct Link {
     pub node: usize,
     pub offset: u64,
     pub segment: usize,
-    generation: u64,
+    /// That of the life into which it leads: random, but for its low byte.
+    pub generation: u64,
 }
 
 /// The links, with their generation bytes, into one life of a segment.

@@ -122,7 +122,7 @@ impl Stripe {
         self.last_version.load(Ordering::Relaxed)
     }
 
-    /// Takes the latch, spinning briefly, then yielding. Not fair, not re-entrant.
+    /// Takes the latch, waiting as in [`crate::pause()`]. Not fair, not re-entrant.
     #[inline(always)]
     pub fn lock(&self) -> LatchGuard<'_> {
         if self.state.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {

@@ -8,7 +8,8 @@
 //! user; no running process may have its number; and nobody may hold its lock. (A process of another container may
 //! share `/dev/shm` without being visible here. It holds the lock.)
 //!
-//! Thread safety: plain calls of the system. Invariant: the lock is held as long as the directory is in use.
+//! Thread safety: plain calls of the system. Invariant: where directories can be locked, the lock is held as long as the
+//! directory is in use.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -61,7 +62,7 @@ const RANDOM: usize = 6;
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,
-    _lock: File,
+    _lock: Option<File>,
 }
 
 impl Scratch {
@@ -74,7 +75,9 @@ impl Scratch {
         let failed = |e: std::io::Error| Error::io(format!("making a directory in {}", parent.display()), e);
         let prefix = format!("hither-{}-{}-", kind.name(), std::process::id());
         let directory = tempfile::Builder::new().prefix(&prefix).rand_bytes(RANDOM).tempdir_in(parent).map_err(failed)?;
-        let lock = locked(directory.path()).map_err(|e| failed(e.into()))?;
+        // Some file systems lock no directories (NFS). Without a lock, a program in another container could take this for
+        // a leftover.
+        let lock = locked(directory.path()).ok();
         Ok(Scratch { directory, _lock: lock })
     }
 

@@ -478,15 +478,19 @@ mod tests {
     fn only_what_a_batch_deletes_counts_as_deleted() {
         let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-        let last_delete = |key: &[u8]| store.core.latches.last_delete(store.core.latches.stripe_of(store.core.hasher.hash(key)));
+        let stripe = |key: &[u8]| store.core.latches.stripe_of(store.core.hasher.hash(key));
+        let last_delete = |key: &[u8]| store.core.latches.last_delete(stripe(key));
+        // Keys of different stripes, of which there are many.
+        let mut others = (0u64..).map(u64::to_be_bytes).filter(|key| stripe(key) != stripe(b"deleted"));
+        let (put, asked_about) = (others.next().expect("endless"), others.next().expect("endless"));
         store.write_wait(&keyspace, b"deleted", Some(b"value")).unwrap();
-        let before = [b"put".as_slice(), b"asked about"].map(last_delete);
+        let before = [put, asked_about].map(|key| last_delete(&key));
         let mut batch = Batch::default();
-        batch.require_version(&keyspace, b"asked about", None);
-        batch.put(&keyspace, b"put", b"value", 0);
+        batch.require_version(&keyspace, &asked_about, None);
+        batch.put(&keyspace, &put, b"value", 0);
         batch.delete(&keyspace, b"deleted");
         store.commit_wait(&batch).unwrap();
         assert!(last_delete(b"deleted") > 0);
-        assert_eq!([b"put".as_slice(), b"asked about"].map(last_delete), before);
+        assert_eq!([put, asked_about].map(|key| last_delete(&key)), before);
     }
 }

@@ -101,8 +101,11 @@ impl Pool {
     fn is_readable(&self, from: u64, to: u64) -> bool {
         let is_planted = || self.access.failpoints().is_some_and(|points| points.is_unreadable_if_checked(from, to));
         // A page that shows zeros since an earlier check can be read, but its content is still missing.
-        let is_covered = self.covered.lock().range(from..to).next().is_some();
-        !is_covered && !is_planted() && (self.access.file().is_none() || self.access.mapping().populate(from, to - from))
+        let is_covered = || self.covered.lock().range(from..to).next().is_some();
+        let is_there = || self.access.file().is_none() || self.access.mapping().populate(from, to - from);
+        // Again at the end: another thread may have covered it meanwhile. At the beginning because a device may take
+        // seconds to read a bad page.
+        !is_covered() && !is_planted() && is_there() && !is_covered()
     }
 
     /// As [`Pool::cover_unreadable`], for catalogue and segment table, before they are trusted. Such pages are passed

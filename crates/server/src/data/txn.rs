@@ -49,8 +49,8 @@ pub struct Txn {
     reads: HashMap<(u16, Vec<u8>), Option<u64>>,
     /// A key had another version when it was read again: the reads are not of one moment.
     torn: bool,
-    /// It has written without a look at what was there, because there were no collections yet.
-    unlooked: bool,
+    /// The databases in which it has written without a look at what was there, because there were no collections yet.
+    unlooked: Vec<u16>,
     /// The writes; `None` deletes.
     writes: BTreeMap<Place, Option<Item>>,
     /// Collections whose heads it removes.
@@ -135,7 +135,7 @@ impl Txn {
             isolated,
             reads: HashMap::new(),
             torn: false,
-            unlooked: false,
+            unlooked: Vec::new(),
             writes: BTreeMap::new(),
             orphans: BTreeSet::new(),
             rests_on: 0,
@@ -154,7 +154,7 @@ impl Txn {
     /// at once. Then it can serve another command.
     pub fn is_spare(&self) -> bool {
         let has_read = !self.reads.is_empty() || !self.touched.is_empty();
-        let has_written = self.unlooked || !self.writes.is_empty() || !self.orphans.is_empty() || !self.undo.is_empty();
+        let has_written = !self.unlooked.is_empty() || !self.writes.is_empty() || !self.orphans.is_empty() || !self.undo.is_empty();
         !has_read && !has_written
     }
 
@@ -370,7 +370,9 @@ impl Txn {
         let options = if expires_at_ms == 0 { self.options } else { self.options.expires_at_ms(expires_at_ms) };
         let done = self.database.keys.write_deferred(key, Some(entry), &options)?;
         self.note(done.rests_on);
-        self.unlooked |= self.database.has_collections();
+        if self.database.has_collections() {
+            self.unlooked.push(self.database.index);
+        }
         Ok(())
     }
 
@@ -390,7 +392,7 @@ impl Txn {
     /// If a collection is there, notes that its rows become unreachable.
     pub fn forget_collection(&mut self, key: &[u8]) -> Result<()> {
         if !self.database.has_collections() {
-            self.unlooked = true;
+            self.unlooked.push(self.database.index);
         } else if let Some(head) = self.head_of(key)? {
             self.orphan(head);
         }

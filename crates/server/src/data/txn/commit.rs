@@ -31,7 +31,7 @@ impl Txn {
     fn committed(&mut self, applied: bool, rests_on: u64) -> Committed {
         // If a head was overwritten, it was written behind this note, so the note is seen here.
         let mut databases = self.touched.iter().chain([&self.database]);
-        let unseen = self.unlooked && databases.any(|database| database.has_collections());
+        let unseen = databases.any(|database| self.unlooked.contains(&database.index) && database.has_collections());
         Committed { applied, rests_on, orphans: std::mem::take(&mut self.orphans), unseen }
     }
 
