@@ -252,6 +252,23 @@ mod tests {
         assert!(report.problems.iter().any(|problem| problem.contains("nothing newer keeps it out")), "{report:?}");
     }
 
+    /// A check finds tombstones that are not counted. Collectors would drop them with their segment.
+    #[test]
+    fn a_tombstone_that_is_not_counted_is_reported() {
+        let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        store.write_wait(&keyspace, b"one key!", Some(b"a value!")).unwrap();
+        store.write_wait(&keyspace, b"one key!", None).unwrap();
+        assert!(store.check().unwrap().is_sound());
+        store.core.log.visit_all(|reference, _, _, entry| {
+            if entry.op() == hither_log::Op::Delete {
+                store.core.log.count_dead(reference, entry.size, true);
+            }
+        });
+        let report = store.check().unwrap();
+        assert!(report.problems.iter().any(|problem| problem.contains("holds 1 tombstones of 32 bytes, but 0 of 0 bytes")), "{report:?}");
+    }
+
     /// A check finds a current entry that a restart by scan would lose because a mark is wrong.
     #[test]
     fn a_current_entry_that_is_marked_dead_is_reported() {

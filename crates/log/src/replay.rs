@@ -8,8 +8,7 @@ use crate::address;
 use crate::entry::{EntryView, Invalid, LivePair, MIN_BYTES};
 use crate::error::{Error, Result};
 use crate::log::Log;
-use crate::reclaim::TakeBack;
-use crate::segment::{SegmentState, Tally};
+use crate::segment::Tally;
 use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia, Unreadable};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -384,55 +383,12 @@ impl Log {
     }
 }
 
-/// The result of checking one segment.
-#[derive(Clone, Debug)]
-pub struct CheckedSegment {
-    /// Valid entries.
-    pub entries: u64,
-    /// Bytes of these entries.
-    pub bytes: u64,
-    /// Number of torn places.
-    pub torn: u64,
-    /// The problem that was found, if any.
-    pub problem: Option<String>,
-}
-
-impl Log {
-    /// Reads every segment in use again and compares it with its descriptor. Call without writers.
-    pub fn check_segments(&self) -> Result<Vec<CheckedSegment>> {
-        self.fold_slots(TakeBack::None);
-        let mut checked = Vec::new();
-        for (node, pool) in self.pools.iter().enumerate() {
-            for index in 0..pool.pool.segment_count() {
-                let state = &pool.segments[index as usize];
-                if matches!(state.state(), SegmentState::Free | SegmentState::Retiring) || state.run_len.load(Ordering::Relaxed) == 0 {
-                    continue;
-                }
-                let descriptor = pool.pool.descriptor(index)?;
-                let unreadable = self.look_at_unverified(node, index);
-                let totals = ScanTotals { unreadable, ..scan(&pool.pool, index, &descriptor, |_, _| {}) };
-                let segment = SegmentToScan { node: node as u32, index, descriptor };
-                let counted = (u64::from(state.entries.load(Ordering::Relaxed)), state.written_bytes.load(Ordering::Relaxed));
-                let problem = verify_totals(&pool.pool, &segment, &totals, false).err().map(|error| error.finding()).or_else(|| {
-                    let found = (totals.entries, totals.bytes);
-                    (counted != found).then(|| {
-                        format!(
-                            "segment {index} of node {node} holds {} entries of {} bytes, but {} of {} bytes were written",
-                            found.0, found.1, counted.0, counted.1
-                        )
-                    })
-                });
-                checked.push(CheckedSegment { entries: totals.entries, bytes: totals.bytes, torn: totals.torn, problem });
-            }
-        }
-        Ok(checked)
-    }
-}
-
+mod check;
 mod tables;
 mod torn;
 mod unreadable;
 
+pub use check::CheckedSegment;
 pub use unreadable::Looking;
 pub(crate) use unreadable::Lookout;
 

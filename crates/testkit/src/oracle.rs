@@ -373,6 +373,8 @@ pub fn sound(store: &Store) -> Result<(), String> {
     }
     for pool in store.stats().pools {
         let usage = &pool.usage;
+        // Live is what is left in each segment, so this fails where more counts as dead or tombstones than was written.
+        // Whether what is left is live, and the tombstones are there, was part of the check.
         if usage.written_bytes != usage.live_bytes + usage.dead_bytes + usage.tombstone_bytes {
             return Err(format!("node {}: written bytes are not live, dead and tombstone bytes: {usage:?}", pool.node));
         }
