@@ -118,8 +118,16 @@ pub fn seed(default: u64) -> u64 {
 /// # Errors
 /// The first failure.
 pub fn explore(subject: &Subject, budget: usize) -> Result<Outcome, Box<Failure>> {
+    explore_at(subject, subject, usize::MAX, budget)
+}
+
+/// As [`explore`], at the crash points that it would choose for `like`, up to position `last`.
+///
+/// # Errors
+/// The first failure.
+pub fn explore_at(subject: &Subject, like: &Subject, last: usize, budget: usize) -> Result<Outcome, Box<Failure>> {
     let mut rng = ShadowRng::new(subject.config.seed ^ 0xc0ffee);
-    let mut points = crash_points(subject);
+    let mut points = crash_points(like);
     // Drops points at random until each gets at least the fewest images; a larger budget gives each point more.
     while points.len() * FEWEST > budget.max(FEWEST) {
         points.swap_remove(rng.below(points.len()));
@@ -128,7 +136,7 @@ pub fn explore(subject: &Subject, budget: usize) -> Result<Outcome, Box<Failure>
     let per_point = (budget / points.len().max(1)).clamp(FEWEST, 256);
     let mut explorer = Explorer { subject, outcome: Outcome { coverage: subject.coverage.clone(), ..Outcome::default() }, opened: 0 };
     let mut machine = Machine::new(&subject.recording);
-    for position in points {
+    for position in points.into_iter().take_while(|position| *position <= last) {
         machine.advance_to(position);
         explorer.outcome.points += 1;
         let expectation = Expectation::at(&subject.history, position);

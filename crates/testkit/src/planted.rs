@@ -10,12 +10,22 @@ use crate::explorer_script::SEGMENT;
 use crate::images::{FEWEST, Machine, NOTE, Recording, Step};
 use crate::oracle::{Deed, Expectation};
 use crate::reference::{Mistake, recover};
+use hither_pmem::StoreKind;
 use hither_pmem::shadow::{ShadowRng, What};
+use std::ops::Range;
 
 /// Offset of a pool's segment table, in bytes.
 const TABLE: u64 = 139_264;
 /// Offset of the catalogue, in bytes; it begins with its commit word.
 const CATALOGUE: u64 = 4096;
+/// Offset of the superblock's commit word, in bytes.
+const SUPERBLOCK_WORD: u64 = 8;
+/// Offsets of the superblock's two slots, in bytes.
+const SUPERBLOCK: Range<u64> = 64..2112;
+/// Offset of the settled version, in bytes.
+const SETTLED: u64 = 2176;
+/// Offset of the state in a descriptor's slot; 0 is free.
+const STATE: usize = 46;
 
 /// Offset at which the segments of the subject's pools begin, in bytes.
 fn data_of(subject: &Subject) -> u64 {
@@ -29,7 +39,7 @@ pub enum Forgotten {
     SecondLine,
     /// The last line of an entry or batch is not flushed, if there are three or more.
     LastLine,
-    /// There is no fence after the flush of an entry.
+    /// There is no fence after the flush of an entry, or after an entry that was stored around the caches.
     EntryFence,
     /// A descriptor's slot is not flushed before its commit word.
     SlotFlush,
@@ -52,10 +62,21 @@ pub enum Forgotten {
     /// The catalogue on a file is changed without a sync between slot and commit word. (A descriptor would be safe: its
     /// slots share a sector with the commit word, and a sector is written as it is at some moment.)
     SyncOfSlot,
+    /// The superblock's slot is not flushed before its commit word.
+    SuperblockFlush,
+    /// The superblock's commit word is not flushed.
+    SuperblockWordFlush,
+    /// The settled version is not flushed.
+    SettledFlush,
+    /// DEAD marks are not flushed.
+    DeadMarkFlush,
+    /// A segment on a file is freed without a sync of what was copied from it and marked dead. (The sync of the
+    /// descriptor's slot would do as well, so it is forgotten, too.)
+    SyncBeforeFree,
 }
 
 /// Bugs on media that need flushes.
-pub const FLUSHES: [Forgotten; 9] = [
+pub const FLUSHES: [Forgotten; 13] = [
     Forgotten::SecondLine,
     Forgotten::LastLine,
     Forgotten::EntryFence,
@@ -65,13 +86,26 @@ pub const FLUSHES: [Forgotten; 9] = [
     Forgotten::Zeroing,
     Forgotten::CatalogueFlush,
     Forgotten::RelaxedFlush,
+    Forgotten::SuperblockFlush,
+    Forgotten::SuperblockWordFlush,
+    Forgotten::SettledFlush,
+    Forgotten::DeadMarkFlush,
 ];
 
+/// Bugs on media that keep the order of stores and need no flushes.
+pub const ORDERS: [Forgotten; 4] = [Forgotten::WordBeforeSlot, Forgotten::MagicFirst, Forgotten::EntryFence, Forgotten::Zeroing];
+
 /// Bugs on files.
-pub const SYNCS: [Forgotten; 2] = [Forgotten::SyncOfWrite, Forgotten::SyncOfSlot];
+pub const SYNCS: [Forgotten; 3] = [Forgotten::SyncOfWrite, Forgotten::SyncOfSlot, Forgotten::SyncBeforeFree];
 
 fn erase(step: &mut Step) {
     *step = Step { pool: NOTE, what: What::Mark(0), ..*step };
+}
+
+/// The number of steps that differ from the subject's in a planted one.
+pub fn changed_steps(subject: &Subject, planted: &Subject) -> usize {
+    let steps = subject.recording.steps.iter().zip(&planted.recording.steps);
+    steps.filter(|(before, after)| before.pool != after.pool || before.what != after.what).count()
 }
 
 /// Returns `subject` as if the code had forgotten something. Steps keep their positions.
@@ -92,6 +126,7 @@ pub fn plant(subject: &Subject, bug: Forgotten) -> Subject {
         }
         // A sync is recorded as two steps, its beginning and its end.
         Forgotten::SyncOfSlot => erase_before_catalogue(&mut planted.recording, 2, |what| matches!(what, What::Sync(_))),
+        Forgotten::SyncBeforeFree => erase_syncs_before_free(&mut planted.recording, data),
         Forgotten::FenceOfSlot => erase_before_catalogue(&mut planted.recording, 1, |what| matches!(what, What::Fence)),
         _ => planted.recording.steps.iter_mut().for_each(|step| forget(step, bug, data)),
     }
@@ -106,6 +141,11 @@ fn forget(step: &mut Step, bug: Forgotten, data: u64) {
         (What::Flush { off, len: 56 }, Forgotten::SlotFlush) if (TABLE..data).contains(off) => erase(step),
         (What::Flush { off, .. }, Forgotten::CatalogueFlush) if (CATALOGUE..TABLE).contains(off) => erase(step),
         (What::Zeros { off, .. }, Forgotten::Zeroing) if *off >= data => erase(step),
+        (What::Flush { off, .. }, Forgotten::SuperblockFlush) if SUPERBLOCK.contains(off) => erase(step),
+        (What::Flush { off: SUPERBLOCK_WORD, len: 8 }, Forgotten::SuperblockWordFlush) => erase(step),
+        (What::Flush { off: SETTLED, len: 8 }, Forgotten::SettledFlush) => erase(step),
+        // No entry is that short.
+        (What::Flush { off, len: 8 }, Forgotten::DeadMarkFlush) if *off >= data => erase(step),
         _ => {}
     }
 }
@@ -117,7 +157,7 @@ fn within(subject: &Subject, recording: &mut Recording, deeds: impl Fn(&Deed) ->
     }
 }
 
-/// Erases each fence that follows the flush of an entry in the same pool.
+/// Erases each fence that follows the flush or the streaming of an entry in the same pool.
 fn erase_entry_fences(recording: &mut Recording, data: u64) {
     let mut after_entry = vec![false; recording.initial.len()];
     for step in &mut recording.steps {
@@ -125,13 +165,14 @@ fn erase_entry_fences(recording: &mut Recording, data: u64) {
         match step.what {
             What::Fence if *after => erase(step),
             What::Flush { off, .. } => *after = off >= data,
+            What::Store { off, kind: StoreKind::Streaming, .. } => *after |= off >= data,
             _ => {}
         }
     }
 }
 
 /// Whether a step stores `len` bytes somewhere in `places`.
-fn stores(step: &Step, places: &std::ops::Range<u64>, len: usize) -> bool {
+fn stores(step: &Step, places: &Range<u64>, len: usize) -> bool {
     matches!(&step.what, What::Store { off, bytes, .. } if places.contains(off) && bytes.len() == len)
 }
 
@@ -161,11 +202,30 @@ fn erase_before_catalogue(recording: &mut Recording, count: usize, kind: impl Fn
     }
 }
 
+/// Erases the syncs between the last store to a segment and each commit word that frees one, in the same pool.
+fn erase_syncs_before_free(recording: &mut Recording, data: u64) {
+    let steps = &mut recording.steps;
+    let frees = |step: &Step| stores(step, &(TABLE..data), 56) && matches!(&step.what, What::Store { bytes, .. } if bytes[STATE] == 0);
+    for slot in 0..steps.len() {
+        if !frees(&steps[slot]) {
+            continue;
+        }
+        let pool = steps[slot].pool;
+        let word = (slot + 1..steps.len()).find(|&at| steps[at].pool == pool && stores(&steps[at], &(TABLE..data), 8));
+        let is_content = |step: &Step| step.pool == pool && matches!(step.what, What::Store { off, .. } if off >= data);
+        let content = (0..slot).rev().find(|&at| is_content(&steps[at]));
+        if let (Some(content), Some(word)) = (content, word) {
+            let syncs = steps[content..word].iter_mut().filter(|step| step.pool == pool && matches!(step.what, What::Sync(_)));
+            syncs.for_each(erase);
+        }
+    }
+}
+
 /// Swaps the magic of the lowest pool with the first store to its superblock.
 fn magic_first(recording: &mut Recording) {
     let store_at = |step: &Step, wanted: u64| step.pool == 0 && matches!(step.what, What::Store { off, .. } if off == wanted);
     let superblock =
-        recording.steps.iter().position(|step| matches!(step.what, What::Store { off, .. } if step.pool == 0 && (64..2112).contains(&off)));
+        recording.steps.iter().position(|step| matches!(step.what, What::Store { off, .. } if step.pool == 0 && SUPERBLOCK.contains(&off)));
     let magic = recording.steps.iter().position(|step| store_at(step, 0));
     if let (Some(superblock), Some(magic)) = (superblock, magic) {
         recording.steps.swap(superblock, magic);

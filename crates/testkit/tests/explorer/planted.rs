@@ -5,54 +5,84 @@ use hither_engine::Kind;
 use hither_pmem::Emulate;
 use hither_pmem::shadow::{ImageKind, What};
 use hither_testkit::coverage::Item;
-use hither_testkit::explorer::{MEDIA, Subject, crash_points, explore};
+use hither_testkit::explorer::{Failure, MEDIA, Subject, crash_points, explore, explore_at};
 use hither_testkit::explorer_histories::{batches, full, mixed, swaps};
 use hither_testkit::explorer_script::{Config, Level, Life};
 use hither_testkit::oracle::{Contents, Deed, Done, Dump, Effect, Expectation, History};
-use hither_testkit::planted::{Detection, FLUSHES, Forgotten, SYNCS, hunt, plant};
+use hither_testkit::planted::{Detection, FLUSHES, Forgotten, ORDERS, SYNCS, changed_steps, hunt, plant};
 use hither_testkit::reference::{MISTAKES, Mistake};
 use std::collections::BTreeMap;
 
 /// The most images that finding a bug may take.
 const PATIENCE: usize = 6000;
 
-fn subjects(rules: Emulate, seed: u64) -> [Subject; 3] {
-    let config = Config { rules, nodes: 1, shards: 1, max_segments: 40, seed };
+fn subjects(rules: Emulate, nodes: usize, seed: u64) -> [Subject; 3] {
+    let config = Config { rules, nodes, shards: 1, max_segments: 40, seed };
     [mixed(&config, 60), batches(&config), full(&config)]
 }
 
-fn find(rules: Emulate, bugs: &[Forgotten]) {
-    let rounds: Vec<_> = (1..4).map(|seed| subjects(rules, seed)).collect();
+/// Requires that what was found in a planted subject is due to the plant: at the same crash points with the same
+/// budget, nothing is wrong with the subject itself.
+fn attribute(subject: &Subject, planted: &Subject, budget: usize, failure: &Failure) {
+    explore_at(subject, planted, failure.position, budget)
+        .unwrap_or_else(|other| panic!("the sound twin fails, too: {other}\nplanted: {failure}"));
+}
+
+/// Looks for a bug in these subjects, as far as it changes them; the number of images, and what was found.
+fn hunt_plant(rounds: &[[Subject; 3]], bug: Forgotten) -> (usize, Option<String>) {
+    let planted: Vec<_> = rounds.iter().flatten().map(|subject| (subject, plant(subject, bug))).collect();
+    let planted: Vec<_> = planted.into_iter().filter(|(subject, planted)| changed_steps(subject, planted) > 0).collect();
+    assert!(!planted.is_empty(), "{bug:?} changes no step of any history");
+    let mut images = 0;
+    // The same histories again with a larger budget, which adds other crash points.
+    let tries = [200, 600, 1800].into_iter().flat_map(|budget| planted.iter().map(move |pair| (pair, budget)));
+    for ((subject, planted), budget) in tries {
+        match explore(planted, budget) {
+            Ok(outcome) => images += outcome.images,
+            Err(failure) => {
+                attribute(subject, planted, budget, &failure);
+                return (images + failure.images, Some(failure.what.clone()));
+            }
+        }
+        if images > PATIENCE {
+            break;
+        }
+    }
+    (images, None)
+}
+
+fn find(rules: Emulate, nodes: usize, bugs: &[Forgotten]) {
+    // On two nodes, two rounds have steps for each bug to change.
+    let rounds: Vec<_> = (1..if nodes == 1 { 4 } else { 3 }).map(|seed| subjects(rules, nodes, seed)).collect();
     for subject in rounds.iter().flatten() {
         explore(subject, 100).unwrap_or_else(|failure| panic!("the sound twin: {failure}"));
     }
     for &bug in bugs {
-        let mut images = 0;
-        let mut found = None;
-        // The same histories again with a larger budget, which adds other crash points.
-        let tries = [200, 600, 1800].into_iter().flat_map(|budget| rounds.iter().flatten().map(move |subject| (subject, budget)));
-        for (subject, budget) in tries {
-            match explore(&plant(subject, bug), budget) {
-                Ok(outcome) => images += outcome.images,
-                Err(failure) => {
-                    found = Some(failure.what.clone());
-                    images += failure.images;
-                    break;
-                }
-            }
-            if images > PATIENCE {
-                break;
-            }
-        }
+        let (images, found) = hunt_plant(&rounds, bug);
         let what = found.unwrap_or_else(|| panic!("{bug:?} was not found in {images} images"));
         assert!(!what.starts_with("panic:"), "{bug:?} is told, not met by chance: {what}");
-        println!("{rules:?} {bug:?}: found after {images} images: {}", what.chars().take(160).collect::<String>());
+        println!("{rules:?} {bug:?}, nodes {nodes}: found after {images} images: {}", what.chars().take(160).collect::<String>());
     }
 }
 
 #[test]
 fn forgotten_flushes_are_found() {
-    find(Emulate::Adr, &FLUSHES);
+    find(Emulate::Adr, 1, &FLUSHES);
+}
+
+#[test]
+fn forgotten_flushes_are_found_on_two_nodes() {
+    find(Emulate::Adr, 2, &FLUSHES);
+}
+
+#[test]
+fn wrong_orders_are_found_where_caches_persist() {
+    find(Emulate::Eadr, 1, &ORDERS);
+}
+
+#[test]
+fn wrong_orders_are_found_where_caches_persist_on_two_nodes() {
+    find(Emulate::Eadr, 2, &ORDERS);
 }
 
 /// Moved entries, too, are stored around the caches. If the planted bug lost those, it would be found for another
@@ -70,7 +100,7 @@ fn forgotten_zeroing_takes_zeros_alone() {
 
 #[test]
 fn forgotten_syncs_are_found() {
-    find(Emulate::File, &SYNCS);
+    find(Emulate::File, 1, &SYNCS);
 }
 
 /// If an exchange of two pairs of names is written pair by pair, a crash leaves one pair exchanged and the other not.
@@ -88,7 +118,11 @@ fn swaps_in_two_steps_are_found() {
 #[test]
 fn swaps_that_forget_what_was_written_before_are_found() {
     let config = Config { rules: Emulate::Adr, nodes: 1, shards: 1, max_segments: 40, seed: 1 };
-    let failure = explore(&plant(&swaps(&config, false), Forgotten::FlushBeforeSwap), PATIENCE).expect_err("it was not found");
+    let subject = swaps(&config, false);
+    let planted = plant(&subject, Forgotten::FlushBeforeSwap);
+    assert!(changed_steps(&subject, &planted) > 0);
+    let failure = explore(&planted, PATIENCE).expect_err("it was not found");
+    attribute(&subject, &planted, PATIENCE, &failure);
     assert!(!failure.what.starts_with("panic:"), "{}", failure.what);
     println!("FlushBeforeSwap: found after {} images: {}", failure.images, failure.what);
 }
@@ -119,7 +153,10 @@ fn a_fence_that_one_line_of_one_of_two_nodes_needs_is_missed() {
     // The budget gives each point the fewest images.
     let budget = hither_testkit::images::FEWEST * crash_points(&subject).len();
     explore(&subject, budget).unwrap_or_else(|failure| panic!("the sound twin: {failure}"));
-    let failure = explore(&plant(&subject, Forgotten::FenceOfSlot), budget).expect_err("it was not found");
+    let planted = plant(&subject, Forgotten::FenceOfSlot);
+    assert!(changed_steps(&subject, &planted) > 0);
+    let failure = explore(&planted, budget).expect_err("it was not found");
+    attribute(&subject, &planted, budget, &failure);
     println!("FenceOfSlot: found after {} images: {failure}", failure.images);
     assert!(failure.what.contains("catalogue"), "{}", failure.what);
     assert!(!matches!(failure.kind, ImageKind::AllLost | ImageKind::AllKept), "{failure}");
@@ -149,7 +186,7 @@ fn hunt_all(rounds: &[[Subject; 3]], mistake: Mistake, detection: Detection) -> 
 
 #[test]
 fn mistakes_of_recovery_are_found() {
-    let rounds: Vec<_> = (1..5).map(|seed| subjects(Emulate::Adr, seed)).collect();
+    let rounds: Vec<_> = (1..5).map(|seed| subjects(Emulate::Adr, 1, seed)).collect();
     let mut sound = 0;
     for subject in rounds.iter().flatten() {
         let agreed = hunt(subject, Mistake::None, Detection::AnswerOrRefusal, 200);
