@@ -8,6 +8,7 @@ use crate::session::Session;
 use crate::shared::Shared;
 use hither::{Db, Durability, MediumChoice, WriteOptions};
 use hither_pmem::{FailAt, Failpoints};
+use hither_resp::Args;
 use std::sync::Arc;
 
 fn in_memory(count: u16) -> Arc<Databases> {
@@ -244,6 +245,29 @@ fn rows_of_a_first_collection_that_was_overwritten_unseen_are_removed() {
         assert_eq!((sweep(&shared.databases).unwrap(), database.keys.len()), (1, 1));
         assert!(database.rows.iter().all(|row| row.unwrap().0 == encoding::MARKER));
     }
+}
+
+/// Regression: each EXEC that put a string into a database without collections and touched one with some had all rows
+/// of all databases looked at.
+#[test]
+fn a_database_without_collections_beside_one_with_some_asks_for_no_sweep() {
+    let shared = Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
+    let client = shared.clients.add("test".into(), "test".into(), 0);
+    let mut session = Session::new(shared.clone(), client);
+    let mut run = |line: &str| {
+        let ends = line.match_indices(' ').map(|(at, _)| at).chain([line.len()]);
+        let starts = [0].into_iter().chain(line.match_indices(' ').map(|(at, _)| at + 1));
+        let (ranges, mut out): (Vec<_>, Vec<u8>) = (starts.zip(ends).map(|(start, end)| start..end).collect(), Vec::new());
+        // The database that it names is made meanwhile.
+        while out.is_empty() {
+            session.execute(&shared, Args::new(line.as_bytes(), &ranges), &mut out);
+            std::thread::yield_now();
+        }
+        String::from_utf8(out).unwrap()
+    };
+    ["MULTI", "SET a 1", "SELECT 1", "HSET h f v"].into_iter().for_each(|line| drop(run(line)));
+    assert_eq!(run("EXEC"), "*3\r\n+OK\r\n+OK\r\n:1\r\n");
+    assert!(!shared.databases.reaper.state.lock().sweep);
 }
 
 /// Regression: rows of a collection were removed before it was durable that it had expired; if the clock was set back,
