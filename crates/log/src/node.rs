@@ -195,10 +195,15 @@ impl NodePool {
 
     /// How many segments can still be added, as far as is known: none for a while after the disk was full.
     pub fn can_grow_by(&self) -> u64 {
-        if self.disk_full_at.lock().is_some_and(|at| at.elapsed() < DISK_STAYS_FULL) {
+        if self.disk_was_full() {
             return 0;
         }
         u64::from(self.pool.max_segments() - self.pool.segment_count())
+    }
+
+    /// Whether the disk counts as full.
+    pub fn disk_was_full(&self) -> bool {
+        self.disk_full_at.lock().is_some_and(|at| at.elapsed() < DISK_STAYS_FULL)
     }
 
     /// Segments that are free or can be added.

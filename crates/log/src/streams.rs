@@ -162,7 +162,7 @@ impl NodePool {
         loop {
             if let Some(segment) = active.segment {
                 if !self.admits(&mut active, parts) {
-                    return Err(log.full_error());
+                    return Err(self.nothing_for_puts(log));
                 }
                 // A collector fills its chunk without a gap and gives the rest back, so the chunk may be large.
                 let least = if purpose.kind == Filler::Move { self.segment_bytes() / 2 } else { self.least_chunk(parts) };
@@ -179,6 +179,12 @@ impl NodePool {
             self.open_for_deletes.fetch_add(for_deletes.into(), Ordering::Relaxed);
             *active = Active { segment: Some(segment), tail, end, for_deletes };
         }
+    }
+
+    /// The error for a put where all that is left is kept for deletes.
+    #[cold]
+    fn nothing_for_puts(&self, log: &Log) -> Error {
+        if self.disk_was_full() { self.pool.disk_full(self.segment_bytes()).into() } else { log.full_error() }
     }
 
     /// Whether the segment that was just opened is one that puts could not have opened. (In the smallest pools nothing

@@ -80,6 +80,11 @@ impl Pool {
         self.medium.clone()
     }
 
+    /// The error of an attempt to get so many bytes where the device had no room a short time ago.
+    pub fn disk_full(&self, bytes: u64) -> crate::Error {
+        crate::Error::DiskFull { pool: self.access.place().clone(), bytes }
+    }
+
     /// The pool's file; `None` for in-memory pools.
     pub fn path(&self) -> Option<&Path> {
         self.access.place().0.as_deref()
