@@ -46,8 +46,12 @@ pub struct Recording {
 impl Recording {
     /// This life up to `position`, then `later`, which began with what the caches held at that moment: a killed process
     /// and its successor.
+    ///
+    /// What the dead threads had flushed or stored around the caches is durable with the successor's first fence: their
+    /// processors run something else since then, and hold none of it back.
     pub fn killed_then(&self, position: usize, later: &Recording) -> Recording {
-        let mut steps = self.steps[..position].to_vec();
+        let successor = later.steps.first().map_or(0, |step| step.thread);
+        let mut steps: Vec<Step> = self.steps[..position].iter().map(|step| Step { thread: successor, ..step.clone() }).collect();
         steps.extend_from_slice(&later.steps);
         Recording { steps, ..self.clone() }
     }
@@ -313,6 +317,17 @@ mod tests {
         };
         assert_eq!(outcomes(0), [(1, 0)].into());
         assert_eq!(outcomes(1), [(0, 0), (1, 0)].into());
+    }
+
+    /// Found by a long campaign: what a dead thread had stored around the caches stayed in its processor for ever.
+    #[test]
+    fn a_successor_fences_what_the_dead_have_stored() {
+        let step = |thread, what| Step { pool: 0, thread, what };
+        let recording = |steps| Recording { rules: Emulate::Adr, initial: vec![vec![0; 2 * PLACE]; 2], steps };
+        let dead = recording(vec![step(1, store(1, StoreKind::Streaming)), step(2, What::Fence)]);
+        let outcomes = |later: Vec<Step>| outcomes_of(Emulate::Adr, dead.killed_then(1, &recording(later)).steps);
+        assert_eq!(outcomes(Vec::new()), [(0, 0), (1, 0)].into());
+        assert_eq!(outcomes(vec![step(3, What::Fence)]), [(1, 0)].into());
     }
 
     #[test]
