@@ -206,7 +206,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use crate::{KeyspaceHandle, Kind, Options, Store};
+    use crate::{CheckReport, KeyspaceHandle, Kind, Options, Store};
     use hither_index::Ref;
     use hither_topology::Topology;
     use std::sync::Arc;
@@ -230,6 +230,20 @@ mod tests {
         assert!(report.problems.iter().any(|problem| problem.contains("passes for garbage")), "{report:?}");
     }
 
+    /// Deletes a key, passes the tombstone's reference and size to `alter`, and checks again.
+    fn with_altered_tombstone(store: &Store, alter: impl Fn(u64, u64)) -> CheckReport {
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        store.write_wait(&keyspace, b"one key!", Some(b"a value!")).unwrap();
+        store.write_wait(&keyspace, b"one key!", None).unwrap();
+        assert!(store.check().unwrap().is_sound());
+        store.core.log.visit_all(|reference, _, _, entry| {
+            if entry.op() == hither_log::Op::Delete {
+                alter(reference, entry.size);
+            }
+        });
+        store.check().unwrap()
+    }
+
     /// A check finds an entry that would come back because the only tombstone that keeps it out passes for garbage.
     #[test]
     fn a_needed_tombstone_that_passes_for_garbage_is_reported() {
@@ -239,16 +253,7 @@ mod tests {
         let medium = crate::MediumChoice::File;
         let options = Options { paths, medium, capacity, max_capacity, segment_bytes: 64 << 10, background: false, ..Options::default() };
         let store = Store::open(options).unwrap();
-        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-        store.write_wait(&keyspace, b"one key!", Some(b"a value!")).unwrap();
-        store.write_wait(&keyspace, b"one key!", None).unwrap();
-        assert!(store.check().unwrap().is_sound());
-        store.core.log.visit_all(|reference, _, _, entry| {
-            if entry.op() == hither_log::Op::Delete {
-                store.core.log.know_garbage(reference);
-            }
-        });
-        let report = store.check().unwrap();
+        let report = with_altered_tombstone(&store, |reference, _| store.core.log.know_garbage(reference));
         assert!(report.problems.iter().any(|problem| problem.contains("nothing newer keeps it out")), "{report:?}");
     }
 
@@ -256,16 +261,7 @@ mod tests {
     #[test]
     fn a_tombstone_that_is_not_counted_is_reported() {
         let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
-        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-        store.write_wait(&keyspace, b"one key!", Some(b"a value!")).unwrap();
-        store.write_wait(&keyspace, b"one key!", None).unwrap();
-        assert!(store.check().unwrap().is_sound());
-        store.core.log.visit_all(|reference, _, _, entry| {
-            if entry.op() == hither_log::Op::Delete {
-                store.core.log.count_dead(reference, entry.size, true);
-            }
-        });
-        let report = store.check().unwrap();
+        let report = with_altered_tombstone(&store, |reference, size| store.core.log.count_dead(reference, size, true));
         assert!(report.problems.iter().any(|problem| problem.contains("holds 1 tombstones of 32 bytes, but 0 of 0 bytes")), "{report:?}");
     }
 

@@ -42,7 +42,7 @@ use crate::scan::{Direction, ScanRange};
 use crate::store::{Core, Store};
 use crate::write::check_key;
 use hither_index::{Index, Ref};
-use hither_log::Log;
+use hither_log::{EntryView, Log};
 use hither_sync::epoch;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
@@ -315,11 +315,17 @@ impl Snapshot {
 
     /// Calls `f` with the value that `key` had, and its expiry in milliseconds since 1970; 0: never.
     pub fn get_expiring<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
-        self.get_found(keyspace, key, |value, found| f(value, found.expires_at_ms))
+        self.get_entry(keyspace, key, |_, entry, expiry_ms| f(entry.value, expiry_ms))
     }
 
     /// Calls `f` with the value that `key` had, its version and its expiry.
     pub fn get_found<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], Found) -> R) -> Result<Option<R>> {
+        self.get_entry(keyspace, key, |reference, entry, expires_at_ms| {
+            f(entry.value, Found { version: self.core.log.version_of(reference.0, entry), expires_at_ms })
+        })
+    }
+
+    fn get_entry<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(Ref, &EntryView<'_>, u64) -> R) -> Result<Option<R>> {
         check_key(key)?;
         let hashed = self.core.hasher.key(key);
         let _pin = epoch::pin();
@@ -333,8 +339,7 @@ impl Snapshot {
                 self.core.ensure_settled(reference)?;
                 let entry = self.core.log.entry(reference.0);
                 let expiry_ms = entry.expiry_ms();
-                let found = || Found { version: self.core.log.version_of(reference.0, &entry), expires_at_ms: expiry_ms };
-                Ok((!self.has_expired(expiry_ms)).then(|| f(entry.value, found())))
+                Ok((!self.has_expired(expiry_ms)).then(|| f(reference, &entry, expiry_ms)))
             }
             None => {
                 // Checked again: a drop of the keyspace discards what was saved.

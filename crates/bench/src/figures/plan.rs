@@ -3,11 +3,7 @@
 //! A group is a set of processes that belong together: a store's scripts, the peers' scripts, and the yardsticks before
 //! and after. A group runs only if one of its rows is requested.
 
-use super::row::{Demand, Unit};
-
-const fn demand(id: &'static str, name: &'static str, unit: Unit, at_least: f64, aim: f64) -> Demand {
-    Demand { id, name, unit, at_least, aim }
-}
+use super::row::{Demand, Unit, demand};
 
 /// Every row, in the order of the table.
 pub const DEMANDS: [Demand; 24] = [

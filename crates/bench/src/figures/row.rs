@@ -121,6 +121,16 @@ pub struct Demand {
     pub aim: f64,
 }
 
+/// A row with a demand and an aim.
+pub(super) const fn demand(id: &'static str, name: &'static str, unit: Unit, at_least: f64, aim: f64) -> Demand {
+    Demand { id, name, unit, at_least, aim }
+}
+
+/// A row without an aim beyond its demand.
+pub(super) const fn without_aim(id: &'static str, name: &'static str, unit: Unit, bound: f64) -> Demand {
+    demand(id, name, unit, bound, bound)
+}
+
 /// The judgement of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -17,6 +17,14 @@ impl From<Error> for Refusal {
     }
 }
 
+/// Takes one piece of a stock; `or` says what to do if nothing is left.
+fn take_one<E>(or: impl Fn() -> Result<Change, E>) -> impl Fn(Option<(&[u8], Found)>) -> Result<Change, E> {
+    move |current| match current {
+        Some((&[left], _)) if left > 0 => Ok(Change::Put(vec![left - 1])),
+        _ => or(),
+    }
+}
+
 #[test]
 fn an_update_changes_what_its_closure_says() {
     everywhere(|db, kind| {
@@ -41,15 +49,12 @@ fn an_update_that_fails_writes_nothing() {
     everywhere(|db, kind| {
         let ks = create(db, kind);
         ks.put(b"k", &[1]).unwrap();
-        let take_one = |current: Option<(&[u8], Found)>| match current {
-            Some((&[left], _)) if left > 0 => Ok(Change::Put(vec![left - 1])),
-            _ => Err(Refusal::Empty),
-        };
-        assert_eq!(ks.update_with(b"k", take_one), Ok(Change::Put(vec![0])));
+        let take_one = take_one(|| Err(Refusal::Empty));
+        assert_eq!(ks.update_with(b"k", &take_one), Ok(Change::Put(vec![0])));
         let before = ks.get_versioned(b"k").unwrap();
-        assert_eq!(ks.update_with(b"k", take_one), Err(Refusal::Empty));
+        assert_eq!(ks.update_with(b"k", &take_one), Err(Refusal::Empty));
         assert_eq!(ks.get_versioned(b"k").unwrap(), before);
-        assert_eq!(ks.update_with(&vec![0; 1 << 20], take_one), Err(Refusal::Store), "no such key is possible");
+        assert_eq!(ks.update_with(&vec![0; 1 << 20], &take_one), Err(Refusal::Store), "no such key is possible");
     });
 }
 
@@ -59,11 +64,8 @@ fn concurrent_updates_take_each_piece_once() {
     everywhere(|db, kind| {
         let ks = create(db, kind);
         ks.put(b"k", &[100]).unwrap();
-        let take_one = |current: Option<(&[u8], Found)>| match current {
-            Some((&[left], _)) if left > 0 => Ok::<_, Error>(Change::Put(vec![left - 1])),
-            _ => Ok(Change::Keep),
-        };
-        let take_all = || (0..).take_while(|_| ks.update_with(b"k", take_one).unwrap() != Change::Keep).count();
+        let take_one = take_one(|| Ok::<_, Error>(Change::Keep));
+        let take_all = || (0..).take_while(|_| ks.update_with(b"k", &take_one).unwrap() != Change::Keep).count();
         let taken: usize = std::thread::scope(|scope| {
             let takers: Vec<_> = (0..4).map(|_| scope.spawn(take_all)).collect();
             takers.into_iter().map(|taker| taker.join().unwrap()).sum()

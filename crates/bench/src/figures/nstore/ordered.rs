@@ -8,13 +8,9 @@ use super::{Request, THREADS};
 use crate::figures::counting::{Around, Required};
 use crate::figures::dram::dram_of_sizes;
 use crate::figures::notes::Notes;
-use crate::figures::row::{Demand, Point, Row, Unit};
+use crate::figures::row::{Demand, Point, Row, Unit, demand};
 use crate::target::{Error, Result};
 use crate::yardstick::measure::{Request as Yard, Yardsticks, between};
-
-const fn demand(id: &'static str, name: &'static str, unit: Unit, at_least: f64, aim: f64) -> Demand {
-    Demand { id, name, unit, at_least, aim }
-}
 
 /// The rows.
 pub const DEMANDS: [Demand; 6] = [

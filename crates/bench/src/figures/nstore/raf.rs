@@ -17,16 +17,12 @@ use hither_cache::sim::{Cost, Simulation, optimum};
 use hither_cache::{Policy, Weights};
 
 use super::Request;
-use crate::figures::row::{Demand, Point, Row, Unit};
+use crate::figures::row::{Demand, Point, Row, Unit, demand};
 use crate::nstore::drive::{failed, processor_ns};
 use crate::nstore::skew::Skew;
 use crate::target::{Error, Result};
 use crate::workload::permutation::mix64;
 use crate::workload::random::Random;
-
-const fn demand(id: &'static str, name: &'static str, unit: Unit, at_least: f64, aim: f64) -> Demand {
-    Demand { id, name, unit, at_least, aim }
-}
 
 /// The rows.
 pub const DEMANDS: [Demand; 15] = [

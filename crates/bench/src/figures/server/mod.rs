@@ -25,14 +25,14 @@ use super::args::FiguresArgs;
 use super::counting::{self, ROUNDS, Required};
 use super::engine::SCALE_KEYS;
 use super::notes::Notes;
-use super::row::{Demand, Point, Row, Unit, table};
+use super::row::{Demand, Point, Row, Unit, table, without_aim};
 use crate::harness::machine::Machine;
 use crate::harness::spec::require_disk;
 use crate::report::count;
 use crate::target::{Error, Result};
 use load::{Ask, Load, fill, read_back};
 use process::{Kind, Places, Server};
-use rows::{OF_NULL, OTHERS, RATES, YCSB, demand, demanded, ids, of_median};
+use rows::{OF_NULL, OTHERS, RATES, YCSB, demanded, ids, of_median};
 
 const CLIENTS: usize = 50;
 const KEYS: u64 = 100_000;
@@ -297,14 +297,14 @@ impl<'a> Run<'a> {
     fn rows(&self, wanted: &impl Fn(&str) -> bool) -> Vec<Row> {
         let rates = RATES.iter().map(|(id, name, _, _, times)| {
             let bound = self.bounds.get(id).and_then(|all| crate::harness::median(all)).unwrap_or(*times);
-            let mut row = self.row(demand(id, name, Unit::Redis, bound));
+            let mut row = self.row(without_aim(id, name, Unit::Redis, bound));
             if bound < *times && row.note.is_empty() {
                 row.note = format!("bounded by {OF_NULL} × null; {times} × Redis would be {:.2} × null", times / bound * OF_NULL);
             }
             row
         });
         let others = OTHERS.iter().map(|demand| self.row(*demand));
-        let ycsb = YCSB.iter().map(|(id, name, _)| self.row(demand(id, name, Unit::Redis, 0.0)));
+        let ycsb = YCSB.iter().map(|(id, name, _)| self.row(without_aim(id, name, Unit::Redis, 0.0)));
         rates.chain(others).chain(ycsb).filter(|row| wanted(row.demand.id)).collect()
     }
 

@@ -3,7 +3,7 @@
 //! Thread safety: plain values.
 
 use super::load::Ask;
-use crate::figures::row::{Demand, Unit};
+use crate::figures::row::{Demand, Unit, without_aim};
 
 /// The demands on rates at each pipeline, as a multiple of Redis. Where 0.9 times the null server is less, that is the
 /// demand.
@@ -20,12 +20,12 @@ pub const OF_NULL: f64 = 0.9;
 
 /// The other rows with a demand.
 pub const OTHERS: [Demand; 6] = [
-    demand("cpu-1", "processor time per SET, pipeline 1", Unit::RedisCost, 1.0),
-    demand("file-set", "SET, pipeline 1, sync on a file", Unit::RedisAlways, 1.5),
-    demand("dram", "DRAM per 100-byte pair", Unit::RedisCost, 0.3),
-    demand("idle", "10,000 idle connections", Unit::Megabytes, 100.0),
-    demand("restart-clean", "restart after SIGTERM, against Redis loading its RDB", Unit::RedisCost, 0.2),
-    demand("restart-kill", "restart after SIGKILL, against Redis loading its RDB", Unit::RedisCost, 0.2),
+    without_aim("cpu-1", "processor time per SET, pipeline 1", Unit::RedisCost, 1.0),
+    without_aim("file-set", "SET, pipeline 1, sync on a file", Unit::RedisAlways, 1.5),
+    without_aim("dram", "DRAM per 100-byte pair", Unit::RedisCost, 0.3),
+    without_aim("idle", "10,000 idle connections", Unit::Megabytes, 100.0),
+    without_aim("restart-clean", "restart after SIGTERM, against Redis loading its RDB", Unit::RedisCost, 0.2),
+    without_aim("restart-kill", "restart after SIGKILL, against Redis loading its RDB", Unit::RedisCost, 0.2),
 ];
 
 /// Rows without a demand: their ratio is only reported.
@@ -41,11 +41,6 @@ pub const YCSB: [(&str, &str, char); 6] = [
 /// The short names of all rows.
 pub fn ids() -> impl Iterator<Item = &'static str> + Clone {
     RATES.iter().map(|rate| rate.0).chain(OTHERS.iter().map(|other| other.id)).chain(YCSB.iter().map(|ycsb| ycsb.0))
-}
-
-/// A row whose aim is its demand.
-pub const fn demand(id: &'static str, name: &'static str, unit: Unit, at_least: f64) -> Demand {
-    Demand { id, name, unit, at_least, aim: at_least }
 }
 
 /// The multiple of Redis that one round demands of a rate: `times`, or [`OF_NULL`] times the null server where that is
