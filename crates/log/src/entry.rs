@@ -114,6 +114,14 @@ pub struct Place {
     pub offset: u64,
 }
 
+impl Place {
+    /// Whether entries of this keyspace with the `count` versions from `first` on need no extension here for either.
+    #[inline(always)]
+    pub(crate) fn suits(&self, keyspace: u32, first: u64, count: u64) -> bool {
+        keyspace == self.keyspace && first >= self.base_version && version_fits(self.base_version, first + count - 1)
+    }
+}
+
 /// The content of an entry, before it has a place.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {

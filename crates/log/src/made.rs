@@ -1,5 +1,6 @@
 //! Writes in three steps: the writer looks up room and makes the entry before it takes the key's latch, and appends the
-//! entry under the latch (`docs/adr/0010`).
+//! entry under the latch (`docs/adr/0010`). The members of a batch of pairs are made where they lie, under their
+//! latches.
 //!
 //! Room and entry are valid until the same writer appends anything else. A writer that does not append the entry loses
 //! nothing but a version.
@@ -8,7 +9,8 @@
 
 use crate::address::{self, Address};
 use crate::dead::DeadCounts;
-use crate::entry::{self, Op, Parts, Place, PlainPair};
+use crate::entry::{self, BatchTag, Op, Parts, Place, PlainPair};
+use crate::hot::SAMPLE_EVERY;
 use crate::node::NodePool;
 use crate::writer::{Flush, Slot, Writer};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -86,7 +88,91 @@ pub struct MadePair {
     shard: usize,
 }
 
+/// Bytes of a member with a key and a value of eight bytes, without expiry.
+pub const MEMBER_BYTES: u64 = entry::MIN_BYTES + 8;
+
+/// Most members that [`Writer::room_for_members`] takes.
+pub const MOST_MEMBERS: usize = 64;
+
+/// Room for all members of a batch, side by side: see [`Writer::room_for_members`]. Valid until the same writer appends
+/// anything but these members.
+#[derive(Clone, Copy, Debug)]
+pub struct MembersRoom {
+    shard: usize,
+    /// The first member's place.
+    place: Place,
+    /// Number of members.
+    size: u32,
+}
+
 impl<'a> Writer<'a> {
+    /// Finds or makes the room for a batch of `size` puts of eight-byte pairs that do not expire, with consecutive
+    /// versions from `first` on, in one chunk where none of them needs an extension. `hash` gives a member's hash.
+    /// Appends nothing (it may count a sample of hot keys). Returns `None` if there is no room, or `size` is above
+    /// [`MOST_MEMBERS`].
+    #[inline(always)]
+    pub fn room_for_members(&mut self, keyspace: u32, first: u64, size: usize, hash: impl Fn(usize) -> u64) -> Option<MembersRoom> {
+        // As in `stream_of`: one version in so many is sampled.
+        let sampled = (first.next_multiple_of(SAMPLE_EVERY) - first) as usize;
+        if sampled < size {
+            self.sample(hash(sampled));
+        }
+        let shard = self.chunk_of(hash(0));
+        match self.room_of_chunk(shard, keyspace, first, size as u32) {
+            None => self.make_room_for_members(shard, keyspace, first, size as u32),
+            room => room,
+        }
+    }
+
+    #[inline(always)]
+    fn room_of_chunk(&self, shard: usize, keyspace: u32, first: u64, size: u32) -> Option<MembersRoom> {
+        let chunk = self.slot.chunks.get(shard)?;
+        let place =
+            Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
+        let fits = chunk.end - chunk.cursor >= u64::from(size) * MEMBER_BYTES && place.suits(keyspace, first, size.into());
+        fits.then_some(MembersRoom { shard, place, size })
+    }
+
+    /// Takes a chunk, or lengthens the shard's, as for one entry of the members' size.
+    #[cold]
+    #[inline(never)]
+    fn make_room_for_members(&mut self, shard: usize, keyspace: u32, first: u64, size: u32) -> Option<MembersRoom> {
+        static ZEROS: [u8; MOST_MEMBERS * MEMBER_BYTES as usize] = [0; MOST_MEMBERS * MEMBER_BYTES as usize];
+        let bytes = ZEROS.get(..size as usize * MEMBER_BYTES as usize)?;
+        let one = Parts { value: &bytes[entry::BARE_HEAD_BYTES as usize..], version: first, keyspace, ..Parts::EMPTY };
+        if one.max_size() > self.pool.segment_bytes() {
+            return None;
+        }
+        // In a store of tiny segments the previous chunk may be set aside, for it to go on there. It does not.
+        if let Some(before) = self.refill(&one, shard).ok()? {
+            self.pool.give_back(&before);
+        }
+        self.room_of_chunk(shard, keyspace, first, size)
+    }
+
+    /// Writes the put `pair` as the member with this number into its room, and returns its reference.
+    /// [`Writer::append_members`] must follow.
+    #[inline(always)]
+    pub fn write_member(&mut self, room: &MembersRoom, index: u32, pair: &PlainPair) -> u64 {
+        debug_assert!(index < room.size && self.slot.chunks[room.shard].cursor == room.place.offset);
+        let offset = room.place.offset + u64::from(index) * MEMBER_BYTES;
+        let words = pair.encode_member(&Place { offset, ..room.place }, BatchTag { size: room.size, index });
+        // SAFETY: the chunk belongs to this slot alone, inside an active segment, and has room for all members; these
+        // bytes were never written before.
+        unsafe { self.pool.pool.write_words(offset, &words) };
+        address::pack(self.pool.node, offset, MEMBER_BYTES)
+    }
+
+    /// Appends the members, all of which are written, and starts the write-back of each of their lines once.
+    #[inline(always)]
+    pub fn append_members(&mut self, room: &MembersRoom) {
+        let bytes = u64::from(room.size) * MEMBER_BYTES;
+        self.pool.pool.flush(room.place.offset, bytes as usize);
+        let chunk = &mut self.slot.chunks[room.shard];
+        chunk.cursor += bytes;
+        chunk.tally.count_puts(room.size, bytes);
+    }
+
     /// The room that the next entry of `size` bytes with this hash and version would take, if its chunk has that much.
     /// Does everything of [`Writer::append`] that needs neither the latch nor the entry. Appends nothing (it may count
     /// a sample of hot keys).

@@ -206,6 +206,13 @@ impl Tally {
             self.newest_tombstone = self.newest_tombstone.max(version);
         }
     }
+
+    /// Counts entries of puts with `bytes` bytes together.
+    #[inline(always)]
+    pub fn count_puts(&mut self, entries: u32, bytes: u64) {
+        self.entries += entries;
+        self.bytes += bytes;
+    }
 }
 
 /// A range of a segment that one writer slot fills alone.

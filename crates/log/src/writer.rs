@@ -262,9 +262,23 @@ impl Writer<'_> {
     #[inline(always)]
     pub(crate) fn stream_of(&self, hash: u64, version: u64) -> usize {
         // A slot's versions are consecutive, so they serve as its count of appends.
-        if version.is_multiple_of(SAMPLE_EVERY) && self.log.separates_hot() {
+        if version.is_multiple_of(SAMPLE_EVERY) {
+            self.sample(hash);
+        }
+        self.chunk_of(hash)
+    }
+
+    /// Counts a key among the samples of hot keys, if there are such samples.
+    #[inline(always)]
+    pub(crate) fn sample(&self, hash: u64) {
+        if self.log.separates_hot() {
             self.pool.hot.sample(hash);
         }
+    }
+
+    /// The chunk for an entry with this hash, whether it is sampled or not.
+    #[inline(always)]
+    pub(crate) fn chunk_of(&self, hash: u64) -> usize {
         // A key can be hot only if samples are taken.
         if self.pool.hot.is_hot(hash) { self.log.shards() } else { self.log.shard_of(hash) }
     }
@@ -400,7 +414,7 @@ impl Writer<'_> {
     /// chunk of its own, returns the previous chunk if it still has room for other entries, so that they go on there.
     #[cold]
     #[inline(never)]
-    fn refill(&mut self, parts: &Parts<'_>, shard: usize) -> Result<Option<Chunk>> {
+    pub(crate) fn refill(&mut self, parts: &Parts<'_>, shard: usize) -> Result<Option<Chunk>> {
         let (taken, before) = match self.pool.extend_chunk(shard, &mut self.slot.chunks[shard], parts) {
             Some(more) => (more, None),
             None => self.replace_chunk(parts, shard)?,

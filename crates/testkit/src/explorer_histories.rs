@@ -267,3 +267,26 @@ pub fn pairs(config: &Config) -> Subject {
     }
     life.finish(0)
 }
+
+/// Batches of pairs of eight bytes each, which go the lean path of batches: new keys and known ones, keys that single
+/// writes or other batches wrote, now and then the same key twice; beside single puts, deletes and collections.
+pub fn batches_of_pairs(config: &Config) -> Subject {
+    let mut life = Life::begin(config);
+    let hash = life.create("hash", Kind::Hash);
+    for round in 0..24u64 {
+        let (first, members) = (life.rng.below(60) as u64, 2 + life.rng.below(12) as u64);
+        // Keys that differ, unless the last one is to be the first one again.
+        let number = |i: u64| if round % 6 == 5 && i + 1 == members { first } else { first + 7 * i };
+        let changes: Vec<_> = (0..members).map(|i| (hash, number(i).to_be_bytes().to_vec(), Some(life.value(8)))).collect();
+        assert!(life.batch(&changes, Level::Sync), "there is room");
+        for i in 0..4 {
+            let key = life.rng.below(160) as u64;
+            assert!(life.pair(hash, key, (i > 0).then_some(round << 32 | key)), "there is room");
+        }
+        if round % 8 == 7 {
+            life.skip_versions();
+            life.reclaim();
+        }
+    }
+    life.finish(0)
+}

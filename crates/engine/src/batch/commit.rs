@@ -26,8 +26,8 @@ use crate::options::Durability;
 use crate::store::Core;
 use crate::write::{Attempt, Condition, PlaceGuard, Written};
 use hither_index::{Index, Key, Ref};
-use hither_log::Writer;
 use hither_log::entry::MOST_SPARE;
+use hither_log::{MEMBER_BYTES, Writer};
 use hither_sync::epoch;
 use hither_sync::latch::LatchSet;
 use std::cell::OnceCell;
@@ -35,9 +35,6 @@ use std::cell::OnceCell;
 /// Most places that a batch holds: the bits of a word. Larger batches lock no places, in order not to hold up others
 /// for so long.
 const MAX_PLACES: usize = 64;
-
-/// Bytes of a member with a key and a value of 8 bytes.
-const PLAIN_MEMBER_BYTES: u64 = 40;
 
 /// Least bytes of a member besides key and value: those of the member of a batch of one.
 const LEAST_HEAD_BYTES: u64 = 16;
@@ -53,6 +50,10 @@ impl Core {
         default_expiry_ms: u64,
         unmet: &mut usize,
     ) -> Attempt<Written> {
+        if let Some(written) = self.commit_pairs(batch, level, default_expiry_ms) {
+            self.pay_if_owed();
+            return Ok(written);
+        }
         self.with_room(|| {
             let mut scratch = Scratch::take();
             let outcome = self.try_commit(batch, level, default_expiry_ms, &mut scratch, unmet);
@@ -244,7 +245,7 @@ impl Commit<'_> {
     #[inline(always)]
     fn locate(&mut self, writer: &mut Writer<'_>) {
         let Some(first) = self.members.first() else { return };
-        writer.prefetch_room(first.operation.hash, self.members.len() as u64 * PLAIN_MEMBER_BYTES);
+        writer.prefetch_room(first.operation.hash, self.members.len() as u64 * MEMBER_BYTES);
         let lock = self.members.len() <= MAX_PLACES;
         let mut kept = 0;
         for number in 0..self.members.len() {

@@ -12,6 +12,7 @@
 
 mod append;
 mod commit;
+mod lean;
 mod member;
 
 use crate::commit::Ticket;
@@ -42,6 +43,8 @@ struct Contents {
     error: Option<(usize, usize)>,
     /// Some operation has an expiry of its own.
     expires: bool,
+    /// Some key or value has not eight bytes; so do the values of deletes and preconditions.
+    mixed: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -98,6 +101,7 @@ impl Contents {
         self.preconditions.clear();
         self.error = None;
         self.expires = false;
+        self.mixed = false;
     }
 
     /// The keyspace's number in this batch.
@@ -199,6 +203,7 @@ impl Batch {
         if check_key(key).is_err() || check_value(value).is_err() {
             // Reported at commit, so that calls can be chained.
             contents.error.get_or_insert((key.len(), value.len()));
+            contents.mixed = true;
             return Operation { hash: 0, key_at: 0, expiry_ms: 0, key_len: 0, value_len: 0, keyspace: 0, delete: false };
         }
         // The misses of the bucket pair overlap with the construction of the batch.
@@ -207,6 +212,7 @@ impl Batch {
         let key_at = contents.bytes.len();
         contents.push_bytes(key);
         contents.push_bytes(value);
+        contents.mixed |= key.len() != 8 || value.len() != 8;
         Operation { hash, key_at, expiry_ms, key_len: key.len() as u32, value_len: value.len() as u32, keyspace, delete }
     }
 

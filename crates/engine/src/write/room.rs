@@ -32,7 +32,7 @@ impl Core {
     /// Called when a write is complete: pauses if this thread took space while it was scarce, and owes enough for a
     /// pause.
     #[inline(always)]
-    pub(super) fn pay_if_owed(&self) {
+    pub fn pay_if_owed(&self) {
         if pace::is_owed() {
             self.pay_pause();
         }

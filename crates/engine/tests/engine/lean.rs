@@ -7,7 +7,9 @@ use hither_engine::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use tempfile::TempDir;
 
 /// In memory a fence is all there is to durability.
 fn fenced() -> Options {
@@ -38,6 +40,16 @@ fn value_of(number: u64, random: u64) -> Vec<u8> {
 /// Whether a value belongs to this key.
 fn belongs(number: u64, value: &[u8]) -> bool {
     value.is_empty() || u64::from_be_bytes(value[..8].try_into().unwrap()) >> 32 == number
+}
+
+/// Opens a copy, on persistent memory again, of the store in this directory as a kill would leave it.
+fn recover_copy(dir: &Path, options: &Options) -> (Store, TempDir) {
+    let copy = crate::common::crash(dir);
+    let image = tempfile::tempdir_in("/dev/shm").unwrap();
+    for file in std::fs::read_dir(copy.path()).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), image.path().join(file.file_name())).unwrap();
+    }
+    (Store::open(Options { paths: vec![(None, image.path().into())], ..options.clone() }).unwrap(), image)
 }
 
 fn all(store: &Store, keyspace: &KeyspaceHandle, keys: u64) -> BTreeMap<u64, Vec<u8>> {
@@ -147,16 +159,82 @@ fn contended_writes_are_neither_lost_nor_doubled() {
         let before = all(&store, &keyspace, keys);
         assert!(before.iter().all(|(number, value)| belongs(*number, value)));
         assert!(store.check().unwrap().is_sound());
-        let copy = crate::common::crash(dir.path());
-        let image = tempfile::tempdir_in("/dev/shm").unwrap();
-        for file in std::fs::read_dir(copy.path()).unwrap().map(Result::unwrap) {
-            std::fs::copy(file.path(), image.path().join(file.file_name())).unwrap();
-        }
-        let again = Store::open(Options { paths: vec![(None, image.path().into())], ..options }).unwrap();
+        let (again, _image) = recover_copy(dir.path(), &options);
         let keyspace = again.open_keyspace("k").unwrap();
         assert_eq!(all(&again, &keyspace, keys), before, "recovery takes the newest of each key");
         assert!(again.check().unwrap().is_sound());
     }
+}
+
+/// Threads write groups of keys, each group by one batch of plain pairs, and single keys beside them. Whoever looks at
+/// one moment finds a group's keys with one value: in snapshots, at the end, and after a recovery.
+#[test]
+fn groups_that_are_written_together_stay_together() {
+    const GROUPS: u64 = 60;
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let options = Options {
+        paths: vec![(None, dir.path().into())],
+        medium: MediumChoice::ForcedDax,
+        background: true,
+        in_memory: false,
+        latches: 4096,
+        ..fenced()
+    };
+    let store = Store::open(options.clone()).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let keys_of = |group: u64| (0..2 + group % 9).map(move |i| (group << 32 | i).to_be_bytes());
+    let write = |group: u64, value: u64| {
+        let mut batch = Batch::default();
+        keys_of(group).for_each(|key| batch.put(&keyspace, &key, &value.to_be_bytes(), 0));
+        store.commit_wait(&batch).unwrap();
+    };
+    (0..GROUPS).for_each(|group| write(group, 0));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4u64)
+            .map(|thread| {
+                let (store, keyspace, write) = (&store, &keyspace, &write);
+                scope.spawn(move || {
+                    let mut random = Random(thread + 1);
+                    for round in 1..8_000u64 {
+                        write(random.below(GROUPS), round << 8 | thread);
+                        let single = (1 << 60 | random.below(500)).to_be_bytes();
+                        store.write_wait(keyspace, &single, (round % 3 > 0).then_some(&single[..])).unwrap();
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let snapshot = store.snapshot();
+                for group in 0..GROUPS {
+                    let look = |key: [u8; 8]| snapshot.get_with(&keyspace, &key, <[u8]>::to_vec).unwrap();
+                    let values: BTreeSet<_> = keys_of(group).map(look).collect();
+                    assert!(values.len() == 1 && !values.contains(&None), "group {group}: {values:?}");
+                }
+                drop(snapshot);
+                // Most batches are to meet no snapshot.
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        });
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        stop.store(true, Ordering::Relaxed);
+    });
+    let content = |store: &Store| {
+        let keyspace = store.open_keyspace("k").unwrap();
+        let singles = (0..500).map(|number: u64| get(store, &keyspace, &(1 << 60 | number).to_be_bytes()));
+        let groups = (0..GROUPS).map(|group| {
+            let values: BTreeSet<_> = keys_of(group).map(|key| get(store, &keyspace, &key)).collect();
+            assert!(values.len() == 1, "group {group}: {values:?}");
+            values.into_iter().next().flatten()
+        });
+        let report = store.check().unwrap();
+        assert!(report.is_sound(), "{report:?}");
+        groups.chain(singles).collect::<Vec<_>>()
+    };
+    let before = content(&store);
+    let (again, _image) = recover_copy(dir.path(), &options);
+    assert_eq!(content(&again), before, "recovery takes the newest of each key");
 }
 
 /// Scans, gets of many and single gets read entries of every layout alike.

@@ -9,7 +9,7 @@
 //! wait for another writer.
 
 use super::directory::{Segment, home_line};
-use super::line::{LINE_SLOTS, Line, OVERFLOW, Pair, tag_of};
+use super::line::{Held, LINE_SLOTS, Line, OVERFLOW, Pair, tag_of};
 use super::protocol::{Protocol, Rule};
 use super::{HashTable, Token};
 use crate::{Located, Ref};
@@ -62,12 +62,19 @@ impl<P: Protocol> HashTable<P> {
     #[inline(always)]
     pub fn sight_home<'a>(&'a self, near: NearHome<'a>, hash: u64) -> Option<HomeSight<'a>> {
         let NearHome { segment, pair } = near;
+        if pair.slots_of(hash) == 0 && pair.slots(0) == 0 {
+            return self.sight_beyond(segment, hash);
+        }
+        self.sight_only_home(near, hash)
+    }
+
+    /// As [`HashTable::sight_home`], but also `None` if the home pair is full and has no slot of the key's tag.
+    #[inline(always)]
+    pub fn sight_only_home<'a>(&'a self, near: NearHome<'a>, hash: u64) -> Option<HomeSight<'a>> {
+        let NearHome { segment, pair } = near;
         let slots = pair.slots_of(hash);
         if slots == 0 {
-            if pair.slots(0) == 0 {
-                return self.sight_beyond(segment, hash);
-            }
-            return Some(HomeSight { segment, pair, slots, seen: Ref::NONE });
+            return (pair.slots(0) != 0).then_some(HomeSight { segment, pair, slots, seen: Ref::NONE });
         }
         // SAFETY: a bit of the set.
         let seen = Ref(unsafe { pair.reference_at(slots.trailing_zeros()) });
@@ -114,7 +121,7 @@ impl<P: Protocol> HashTable<P> {
     /// is found under the key's latch stays so until the pair is locked, except that collectors may replace references,
     /// as in [`super::place`].
     #[inline(never)]
-    fn lock_beyond<'a>(&'a self, sight: &HomeSight<'_>, hash: u64) -> bool {
+    fn lock_beyond<'a>(&'a self, sight: &HomeSight<'_>, hash: u64, lock: impl Fn(&'a Pair) -> Option<Held<'a>>) -> bool {
         let segment = sight.segment;
         // SAFETY: as in `sight_beyond`.
         let home_has_tag = unsafe { segment.home_pair(hash) }.slots_of(hash) != 0;
@@ -122,7 +129,6 @@ impl<P: Protocol> HashTable<P> {
         if home_has_tag || !self.sight_beyond(segment, hash).is_some_and(same) {
             return false;
         }
-        let lock = |pair: &'a Pair| pair.lock(P::heeds(Rule::HeedFrozen));
         if sight.seen.is_some() {
             let located = Located { token: self.home_token(sight), candidate: sight.seen, verified: false };
             return self.lock_candidate(located, lock).is_some();
@@ -143,11 +149,24 @@ impl<P: Protocol> HashTable<P> {
     /// nobody else inserts or removes the key.
     #[inline(always)]
     pub fn lock_home(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
+        self.lock_home_by(sight, hash, |pair| pair.lock(P::heeds(Rule::HeedFrozen)))
+    }
+
+    /// As [`HashTable::lock_home`], but never waits, neither for another writer nor for this thread, which may hold
+    /// other pairs. Also returns false if somebody holds the pair.
+    #[inline(always)]
+    pub fn lock_home_now(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
+        self.lock_home_by(sight, hash, |pair| pair.try_lock(P::heeds(Rule::HeedFrozen)))
+    }
+
+    /// Common part of the two functions above; `lock` locks a pair.
+    #[inline(always)]
+    fn lock_home_by<'a>(&'a self, sight: &HomeSight<'a>, hash: u64, lock: impl Fn(&'a Pair) -> Option<Held<'a>>) -> bool {
         let &HomeSight { segment, pair, slots, seen } = sight;
         if slots & BEYOND != 0 {
-            return self.lock_beyond(sight, hash);
+            return self.lock_beyond(sight, hash, lock);
         }
-        let Some(held) = pair.lock(P::heeds(Rule::HeedFrozen)) else { return false };
+        let Some(held) = lock(pair) else { return false };
         let same = pair.slots_of(hash) == slots
             // SAFETY: a bit of the set.
             && (slots == 0 || unsafe { pair.reference_at(slots.trailing_zeros()) } == seen.0);
@@ -365,6 +384,43 @@ mod tests {
                 assert_eq!(bench.get(key), new);
             }
             bench.check(if way == Way::Removed { 0 } else { keys.len() });
+        }
+    }
+
+    /// Whoever holds places may not wait for another one, least of all for one that it holds itself.
+    #[test]
+    fn a_lock_taken_without_waiting_fails_where_the_pair_is_held() {
+        let world = Crowded::with(20);
+        let (index, log) = (&world.bench.index, &world.bench.log);
+        let _pin = epoch::pin();
+        let hash = |key: usize| log.hash_of(&world.keys[key]);
+        let sight = |key: usize| index.sight_home(index.near_home(hash(key)), hash(key)).expect("one pair decides");
+        // Two keys in the home pair, two in the next one; a key that goes there.
+        for (first, second) in [(3, 4), (15, 16), (15, 30), (30, 31)] {
+            let [held, wanted] = [first, second].map(sight);
+            assert!(index.lock_home_now(&held, hash(first)), "{first}");
+            assert!(!index.lock_home_now(&wanted, hash(second)), "{second} beside {first}");
+            index.unlock_place(index.home_token(&held));
+            assert!(index.lock_home_now(&wanted, hash(second)), "{second} after {first}");
+            index.unlock_place(index.home_token(&wanted));
+        }
+        // A lock that fails has left nothing behind.
+        world.put(30);
+        world.remove(15);
+        world.bench.check(20);
+    }
+
+    #[test]
+    fn the_home_pair_alone_shows_no_key_beyond_it() {
+        let world = Crowded::with(20);
+        let (index, log) = (&world.bench.index, &world.bench.log);
+        let _pin = epoch::pin();
+        for key in [0, 13, 14, 19, 30] {
+            let hash = log.hash_of(&world.keys[key]);
+            let near = index.near_home(hash);
+            let [all, only] = [index.sight_home(near, hash), index.sight_only_home(near, hash)].map(|sight| sight.map(|sight| sight.seen));
+            assert_eq!(only, if key < 14 { all } else { None }, "key {key}");
+            assert!(all.is_some());
         }
     }
 

@@ -1,12 +1,13 @@
 //! The commonest entry, encoded and decoded in registers: eight bytes of key and of value (none in a tombstone), no
-//! expiry, no batch.
+//! expiry. It is also encoded, but not decoded, as the member of a batch.
 //!
-//! Invariants: the encoded words equal those of [`Parts::encode_plain`](super::Parts::encode_plain), the reference; the
-//! decoded content equals what [`EntryView::verify`](super::EntryView::verify) finds.
+//! Invariants: the encoded words equal those of [`Parts::encode_plain`](super::Parts::encode_plain) and
+//! [`Parts::encode_plain_member`](super::Parts::encode_plain_member), the reference; the decoded content equals what
+//! [`EntryView::verify`](super::EntryView::verify) finds.
 
 use crate::address;
 
-use super::{CRC_MASK, MIN_BYTES, Op, Place, crc, header_words, seed, version_fits, word0};
+use super::{BatchTag, CRC_MASK, MIN_BYTES, Op, Place, crc, flag, header_words, seed, version_fits, word0};
 
 /// An entry of eight bytes of key and of value, or the tombstone of an eight-byte key.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,17 @@ impl PlainPair {
             words[0] |= u64::from(crc::words(seed(place.generation, place.offset), &words));
         }
         Some(words)
+    }
+
+    /// The put of this pair as a member of a batch, in a place that [`Place::suits`] its keyspace and version.
+    #[inline(always)]
+    pub(crate) fn encode_member(&self, place: &Place, tag: BatchTag) -> [u64; 5] {
+        debug_assert!(self.op != Op::Delete && place.suits(self.keyspace, self.version, 1));
+        let flags = self.op as u8 | flag::EXT;
+        let (first, second) = header_words(flags, self.parent, self.parent_generation, self.version - place.base_version);
+        let mut words = [first, second, tag.word(), u64::from_le(self.key), u64::from_le(self.value)];
+        words[0] |= u64::from(crc::words(seed(place.generation, place.offset), &words));
+        words
     }
 }
 

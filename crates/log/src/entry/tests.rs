@@ -43,6 +43,12 @@ proptest! {
         let value: &[u8] = if op == Op::Delete { &[] } else { &value };
         let parts = Parts { op, key: &key, value, version, parent, parent_generation, keyspace, ..Parts::EMPTY };
         prop_assert_eq!(pair.encode(&PLACE), parts.encode_plain(&PLACE));
+        let tag = BatchTag { size: 1 + (parent >> 40) as u32, index: (parent >> 50) as u32 };
+        let reference = Parts { batch: Some(tag), ..parts }.encode_plain_member(&PLACE);
+        prop_assert_eq!(reference.is_some(), op != Op::Delete && PLACE.suits(keyspace, version, 1));
+        if let Some(words) = reference {
+            prop_assert_eq!(pair.encode_member(&PLACE, tag), words);
+        }
     }
 }
 

@@ -6,7 +6,9 @@
 use hither_pmem::Emulate;
 use hither_testkit::coverage::{Coverage, Item};
 use hither_testkit::explorer::{MEDIA, budget, crash_points, explore, seed};
-use hither_testkit::explorer_histories::{batches, checkpoints, collections, deletes_in_batches, full, large, mixed, pairs, swaps};
+use hither_testkit::explorer_histories::{
+    batches, batches_of_pairs, checkpoints, collections, deletes_in_batches, full, large, mixed, pairs, swaps,
+};
 use hither_testkit::explorer_script::Config;
 use std::time::Instant;
 
@@ -36,6 +38,7 @@ fn run(rules: Emulate, nodes: usize) {
             collections(&config),
             checkpoints(&config, 60),
             pairs(&config),
+            batches_of_pairs(&config),
             swaps(&config, false),
         ];
         for subject in long {
@@ -90,7 +93,9 @@ fn short_histories_exhaustively() {
 fn an_exploration_can_be_repeated() {
     for (rules, nodes, shards, seed) in [(Emulate::Adr, 1, 1, 5), (Emulate::File, 2, 2, 6)] {
         let config = Config { rules, nodes, shards, max_segments: 40, seed };
-        for history in [|config: &Config| large(config, 12), collections, |config: &Config| checkpoints(config, 60), pairs] {
+        for history in
+            [|config: &Config| large(config, 12), collections, |config: &Config| checkpoints(config, 60), pairs, batches_of_pairs]
+        {
             let run = || {
                 let subject = history(&config);
                 let outcome = explore(&subject, 60).unwrap_or_else(|failure| panic!("{failure}"));
