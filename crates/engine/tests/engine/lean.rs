@@ -16,6 +16,11 @@ fn fenced() -> Options {
     Options { in_memory: true, durability: Durability::Sync, latches: 4, ..small() }
 }
 
+/// The same for a directory in memory, with the store's own threads.
+fn on_persistent_memory(dir: &Path) -> Options {
+    Options { paths: vec![(None, dir.into())], medium: MediumChoice::ForcedDax, background: true, in_memory: false, ..fenced() }
+}
+
 /// The key with a number: of eight bytes, shorter, or longer than a line.
 fn key_of(number: u64) -> Vec<u8> {
     match number % 4 {
@@ -114,13 +119,7 @@ fn agrees_with_a_map(kind: Kind) {
 fn contended_writes_are_neither_lost_nor_doubled() {
     for (kind, keys) in [Kind::Hash, Kind::Ordered].into_iter().flat_map(|kind| [(kind, 1u64), (kind, 9), (kind, 400)]) {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let options = Options {
-            paths: vec![(None, dir.path().into())],
-            medium: MediumChoice::ForcedDax,
-            background: true,
-            in_memory: false,
-            ..fenced()
-        };
+        let options = on_persistent_memory(dir.path());
         let store = Store::open(options.clone()).unwrap();
         let keyspace = store.create_keyspace("k", kind).unwrap();
         let (there, stop) = (AtomicI64::new(0), AtomicBool::new(false));
@@ -172,14 +171,7 @@ fn contended_writes_are_neither_lost_nor_doubled() {
 fn groups_that_are_written_together_stay_together() {
     const GROUPS: u64 = 60;
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let options = Options {
-        paths: vec![(None, dir.path().into())],
-        medium: MediumChoice::ForcedDax,
-        background: true,
-        in_memory: false,
-        latches: 4096,
-        ..fenced()
-    };
+    let options = Options { latches: 4096, ..on_persistent_memory(dir.path()) };
     let store = Store::open(options.clone()).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     let keys_of = |group: u64| (0..2 + group % 9).map(move |i| (group << 32 | i).to_be_bytes());
