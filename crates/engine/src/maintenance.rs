@@ -317,7 +317,7 @@ fn run_maintenance(core: &Core, stop: &Stop) {
 fn run_expiry(core: &Core, stop: &Stop) {
     let mut pause = SWEEP_EVERY;
     while !stop.wait(pause) {
-        let swept = core.sweep_those_there(None, None);
+        let swept = core.sweep_those_there();
         let rest = swept.busy * SWEEP_REST;
         pause = if swept.more && swept.deleted > 0 { rest } else { rest.max(SWEEP_EVERY) };
     }

@@ -367,7 +367,8 @@ impl Core {
         }
         // Who asks for a commit from now on has to make it: tickets outlive the close.
         self.committer.note_alone();
-        let outcome = if first { self.shut_quiet() } else { self.committer.failure() };
+        // Whoever closes the store again is told of a sync that failed here.
+        let outcome = if first { self.heeding_failed_syncs(self.shut_quiet()) } else { self.committer.failure() };
         // Also of what became durable with locks held; and of those who wait for a sync that has failed.
         self.committer.call_back();
         outcome

@@ -30,12 +30,28 @@ const LOOK_EVERY: u64 = 256;
 impl Core {
     /// Deletes expired keys: an expired entry retires like a tombstone. Returns how many; some may be left.
     pub fn sweep_expired(&self) -> usize {
-        self.sweep_those_there(None, None).deleted
+        self.sweep_those_there().deleted
+    }
+
+    /// Sweeps the keyspaces in which a search is due. Call without locks of the store.
+    pub(crate) fn sweep_those_there(&self) -> Swept {
+        let swept = self.sweep_until(None, None);
+        self.request_deletes(&swept);
+        swept
+    }
+
+    /// Has a sweep's deletes made durable. Otherwise the next read of an absent key would wait for them: nobody else
+    /// asks for them. Call without locks of the store: where there is no commit thread, this makes the commit itself,
+    /// and runs callbacks.
+    fn request_deletes(&self, swept: &Swept) {
+        if swept.newest > 0 && self.waits() {
+            self.committer.request(&self.log, swept.newest);
+        }
     }
 
     /// Sweeps the keyspaces in which a search is due. Searches until `end` at most, and waits for other threads until
-    /// `waits_until` at most.
-    pub(crate) fn sweep_those_there(&self, end: Option<Instant>, waits_until: Option<Instant>) -> Swept {
+    /// `waits_until` at most. [`Core::request_deletes`] is left to the caller.
+    fn sweep_until(&self, end: Option<Instant>, waits_until: Option<Instant>) -> Swept {
         let (now_ms, now) = (self.now_ms(), Instant::now());
         let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.is_due(now_ms, now)).cloned().collect();
         let mut swept = Swept::default();
@@ -46,10 +62,6 @@ impl Core {
         swept.cut_short = is_over(waits_until) && self.sweeping.is_locked();
         if !swept.cut_short {
             self.sweep_keyspaces(&keyspaces, end, waits_until, &mut swept);
-        }
-        if swept.newest > 0 && self.waits() {
-            // Or else the next read of an absent key would wait for the deletes: nobody else asks for them.
-            self.committer.request(&self.log, swept.newest);
         }
         swept
     }
@@ -121,7 +133,7 @@ impl Core {
                 return false;
             }
         }
-        let swept = self.sweep_those_there(end, waits_until);
+        let swept = self.sweep_until(end, waits_until);
         // Keys that others have deleted first count, too: there is room all the same, and perhaps more expired keys
         // than these searches were after.
         let made = swept.deleted + swept.late > 0;
@@ -129,6 +141,9 @@ impl Core {
         if made || !swept.cut_short {
             *last = Some(SpaceSweep { ended: Instant::now(), took: swept.busy, made });
         }
+        // A callback may write, and then wait here for space.
+        drop(last);
+        self.request_deletes(&swept);
         made
     }
 
@@ -312,6 +327,24 @@ mod tests {
         assert!(deleted > 0 && store.core.committer.requested() >= deleted);
     }
 
+    /// Regression: where no thread commits, a write that swept for space ran callbacks while it held the lock for which
+    /// other writes without space wait, a callback's own included.
+    #[test]
+    fn callbacks_of_a_sweep_hold_up_no_sweep() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = vec![(None, dir.path().to_owned())];
+        let store = Store::open(Options { paths, medium: MediumChoice::File, background: false, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let plain = WriteOptions::new();
+        drop(store.write(&keyspace, b"key", Some(b"value"), Condition::None, &plain.expires_at_ms(1)).unwrap());
+        let (_, _, ticket) = store.write(&keyspace, b"other", Some(b"value"), Condition::None, &plain).unwrap();
+        let (core, (tell, told)) = (store.core.clone(), std::sync::mpsc::channel());
+        ticket.on_durable(move |_| tell.send(core.space_sweep.try_lock().is_some()).unwrap());
+        store.core.committer.note_alone();
+        assert!(store.core.sweep_for_space(None));
+        assert_eq!(told.try_recv(), Ok(true));
+    }
+
     /// Regression: a search gathered ten thousand keys, however long they were.
     #[test]
     fn a_search_holds_few_long_keys() {
@@ -321,8 +354,7 @@ mod tests {
         for number in 0..100 {
             drop(store.write(&keyspace, &key(number), Some(b"v"), Condition::None, &WriteOptions::new().expires_at_ms(1)).unwrap());
         }
-        let swept: Vec<_> =
-            std::iter::from_fn(|| Some(store.core.sweep_those_there(None, None)).filter(|swept| swept.deleted > 0)).collect();
+        let swept: Vec<_> = std::iter::from_fn(|| Some(store.core.sweep_those_there()).filter(|swept| swept.deleted > 0)).collect();
         assert_eq!(swept.iter().map(|swept| swept.deleted).sum::<usize>(), 100);
         assert!(swept.iter().all(|swept| swept.deleted < 20) && swept.iter().rev().skip(1).all(|swept| swept.more));
     }

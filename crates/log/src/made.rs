@@ -3,7 +3,7 @@
 //! latches.
 //!
 //! Room and entry are valid until the same writer appends anything else. A writer that does not append the entry loses
-//! nothing but a version.
+//! nothing but its versions (and the members of a batch, perhaps, the rest of a chunk).
 //!
 //! Thread safety: as [`super::writer`]: all steps in one writer section, by the thread that owns the writer's slot.
 
@@ -106,12 +106,21 @@ pub struct MembersRoom {
 }
 
 impl<'a> Writer<'a> {
-    /// Finds or makes the room for a batch of `size` puts of eight-byte pairs that do not expire, with consecutive
-    /// versions from `first` on, in one chunk where none of them needs an extension. `hash` gives a member's hash.
-    /// Appends nothing (it may count a sample of hot keys). Returns `None` if there is no room, or `size` is above
-    /// [`MOST_MEMBERS`].
+    /// Whether [`Writer::room_for_members`] is worth a try for members of this keyspace, of which the first has this
+    /// hash: in a segment of another keyspace each needs an extension.
+    #[inline(always)]
+    pub fn suits_members(&self, keyspace: u32, hash: u64) -> bool {
+        let chunk = &self.slot.chunks[self.chunk_of(hash)];
+        chunk.is_none() || chunk.keyspace == keyspace
+    }
+
+    /// Finds or makes the room for a batch of `size` puts of eight-byte pairs that do not expire, at most
+    /// [`MOST_MEMBERS`], with consecutive versions from `first` on, in one chunk. `hash` gives a member's hash. Appends
+    /// nothing (it may count a sample of hot keys). Returns `None` if there is no room, or a member would need an
+    /// extension there.
     #[inline(always)]
     pub fn room_for_members(&mut self, keyspace: u32, first: u64, size: usize, hash: impl Fn(usize) -> u64) -> Option<MembersRoom> {
+        debug_assert!((1..=MOST_MEMBERS).contains(&size));
         // As in `stream_of`: one version in so many is sampled.
         let sampled = (first.next_multiple_of(SAMPLE_EVERY) - first) as usize;
         if sampled < size {
@@ -126,26 +135,33 @@ impl<'a> Writer<'a> {
 
     #[inline(always)]
     fn room_of_chunk(&self, shard: usize, keyspace: u32, first: u64, size: u32) -> Option<MembersRoom> {
-        let chunk = self.slot.chunks.get(shard)?;
+        let chunk = &self.slot.chunks[shard];
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
         let fits = chunk.end - chunk.cursor >= u64::from(size) * MEMBER_BYTES && place.suits(keyspace, first, size.into());
         fits.then_some(MembersRoom { shard, place, size })
     }
 
-    /// Takes a chunk, or lengthens the shard's, as for one entry of the members' size.
+    /// Lengthens the shard's chunk or takes another, as for one entry of the members' size.
     #[cold]
     #[inline(never)]
     fn make_room_for_members(&mut self, shard: usize, keyspace: u32, first: u64, size: u32) -> Option<MembersRoom> {
         static ZEROS: [u8; MOST_MEMBERS * MEMBER_BYTES as usize] = [0; MOST_MEMBERS * MEMBER_BYTES as usize];
         let bytes = ZEROS.get(..size as usize * MEMBER_BYTES as usize)?;
         let one = Parts { value: &bytes[entry::BARE_HEAD_BYTES as usize..], version: first, keyspace, ..Parts::EMPTY };
-        if one.max_size() > self.pool.segment_bytes() {
+        let chunk = &mut self.slot.chunks[shard];
+        // Where only the keyspace does not suit, another chunk would be in the same segment.
+        if !chunk.is_none() && chunk.keyspace != keyspace || one.max_size() > self.pool.segment_bytes() {
             return None;
         }
-        // In a store of tiny segments the previous chunk may be set aside, for it to go on there. It does not.
-        if let Some(before) = self.refill(&one, shard).ok()? {
-            self.pool.give_back(&before);
+        if self.pool.is_long(&one) {
+            // In a store of small segments. A long entry gets a chunk of its own, beside which the previous one goes
+            // on; members do not.
+            let more = self.pool.extend_chunk(shard, chunk, &one)?;
+            self.pool.owe_pause(self.log, more);
+        } else {
+            let set_aside = self.refill(&one, shard).ok()?;
+            debug_assert!(set_aside.is_none(), "only beside long entries");
         }
         self.room_of_chunk(shard, keyspace, first, size)
     }

@@ -269,11 +269,13 @@ pub fn pairs(config: &Config) -> Subject {
 }
 
 /// Batches of pairs of eight bytes each, which go the lean path of batches: new keys and known ones, keys that single
-/// writes or other batches wrote, now and then the same key twice; beside single puts, deletes and collections.
+/// writes or other batches wrote, now and then the same key twice; beside single puts, deletes and collections. Some go
+/// to another keyspace, whose entries need an extension in the open segment.
 pub fn batches_of_pairs(config: &Config) -> Subject {
     let mut life = Life::begin(config);
-    let hash = life.create("hash", Kind::Hash);
-    for round in 0..24u64 {
+    let (first_keyspace, second) = (life.create("hash", Kind::Hash), life.create("other", Kind::Hash));
+    for round in 0..26u64 {
+        let hash = if round % 9 == 8 { second } else { first_keyspace };
         let (first, members) = (life.rng.below(60) as u64, 2 + life.rng.below(12) as u64);
         // Keys that differ, unless the last one is to be the first one again.
         let number = |i: u64| if round % 6 == 5 && i + 1 == members { first } else { first + 7 * i };

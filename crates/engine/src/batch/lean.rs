@@ -3,17 +3,18 @@
 //!
 //! It is the path of [`super::commit`] without everything that such a batch cannot need, and with its places found as
 //! [`crate::lean`] finds them. The general path is the reference. Everything unusual, and every error, is left to it:
-//! [`Core::commit_pairs`] then returns `None` and has changed nothing.
+//! [`Core::commit_pairs`] then returns `None` and has changed nothing that a reader or a recovery could see.
 //!
 //! Latches and locks are those of the general path; so are thread safety and crash behaviour. It takes none of them by
 //! waiting. The order of the steps, each for all members:
 //!
 //! 1. Look each place up (a hint), and request the entry that is seen there, and its garbage mark.
-//! 2. Take the latches, draw the versions, find or make room.
-//! 3. Lock each place, and check that it is as it was seen. From here on nothing can fail.
-//! 4. Write the entries side by side, and flush each line once.
-//! 5. In the shadow of the flush: verify the entries that were seen, and account for the garbage.
-//! 6. Fence, and install.
+//! 2. Take the latches.
+//! 3. Lock each place, and check that it is as it was seen.
+//! 4. Draw the versions, find or make room. From here on nothing can fail.
+//! 5. Write the entries side by side, and flush each line once.
+//! 6. In the shadow of the flush: verify the entries that were seen, and account for the garbage.
+//! 7. Fence, and install.
 
 use super::{Contents, Operation};
 use crate::keyspace::{AnyIndex, Keyspace};
@@ -95,6 +96,10 @@ impl Core {
         if self.log.is_crowded() || self.committer.refuses() || keyspace.is_dropped() {
             return None;
         }
+        // Asked again where it counts. Here they save the work, and the versions.
+        if self.snapshots.any() || !writer.suits_members(keyspace.info.id, batch.operations[0].hash) {
+            return None;
+        }
         let written = LeanBatch { core: self, keyspace, index }.apply(batch, &mut writer)?;
         section.leave();
         #[cfg(test)]
@@ -131,15 +136,14 @@ impl<'a> LeanBatch<'a> {
         if core.committer.reads_check() {
             return None;
         }
-        let first = writer.draw_versions(latches.last_version(), members.len() as u64);
-        // The versions were drawn before this load, so a snapshot that may need an old entry is visible by now.
-        if core.snapshots.any() {
-            return None;
-        }
-        let room = writer.room_for_members(self.keyspace.info.id, first, members.len(), |number| operations[number].hash)?;
         if !self.lock(&mut members) {
             return None;
         }
+        let first = writer.draw_versions(latches.last_version(), members.len() as u64);
+        let Some(room) = self.room(operations, first, writer) else {
+            self.unlock(&members);
+            return None;
+        };
         self.append(&mut members, &room, first, writer);
         let newest = first + members.len() as u64 - 1;
         latches.set_last_version(newest);
@@ -147,6 +151,16 @@ impl<'a> LeanBatch<'a> {
         writer.fence();
         self.install(&members);
         Some(Written::entry(newest, false))
+    }
+
+    /// The members' room. None if a snapshot may need an old entry, too: the versions were drawn before this look, so
+    /// such a snapshot is visible by now.
+    #[inline(always)]
+    fn room(&self, operations: &[Operation], first: u64, writer: &mut Writer<'a>) -> Option<MembersRoom> {
+        if self.core.snapshots.any() {
+            return None;
+        }
+        writer.room_for_members(self.keyspace.info.id, first, operations.len(), |number| operations[number].hash)
     }
 
     /// Looks where a key is or goes, and requests what will be needed of the entry that is seen there.

@@ -3,6 +3,7 @@ use crate::batch::Batch;
 use crate::keyspace::KeyspaceHandle;
 use crate::{Condition, Durability, Expiry, Kind, Options, Store, WriteOptions};
 use std::collections::BTreeMap;
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// The number of keys that a store has from the beginning.
@@ -162,11 +163,46 @@ fn unusual_batches_go_the_general_way() {
         ("a weaker level", two(), WriteOptions { durability: Some(Durability::Process), ..plain }),
     ];
     for (what, batch, options) in unusual {
+        let before = get(&store, &keyspace, one).unwrap().1;
         assert!(!commits_lean(&store, &batch, &options), "{what}");
-        assert_eq!(get(&store, &keyspace, one).map(|(value, _)| value), Some(1), "{what}");
+        let (value, version) = get(&store, &keyspace, one).unwrap();
+        assert!(value == 1 && version > before, "{what}: {value}, version {version} after {before}");
     }
     // After a write at a weaker level, deletes may have to be noted.
     assert!(!commits_lean_soon(&store, &two()));
+}
+
+/// Regression: a batch that found no room without extensions, because the open segment was another keyspace's, took a
+/// chunk each time. In small segments it even made the thread's chunk shorter, where the arithmetic was not checked.
+#[test]
+fn a_segment_of_another_keyspace_costs_no_room() {
+    let (store, a) = open();
+    let b = store.create_keyspace("b", Kind::Hash).unwrap();
+    let used = || store.stats().pools.iter().map(|pool| pool.usage.segments - pool.usage.free).sum::<u64>();
+    let write = |keyspace: &KeyspaceHandle, members: u64, round: u64| {
+        let pairs: Vec<(u64, u64)> = (0..members).map(|i| (i << 20 | round % 50, round)).collect();
+        store.commit_wait(&batch_of(keyspace, &pairs)).unwrap();
+    };
+    let before = used();
+    // The threads take turns. If one panics, the other ends, too.
+    let [(first, first_turn), (second, second_turn)] = [mpsc::channel::<u64>(), mpsc::channel()];
+    first.send(0).unwrap();
+    std::thread::scope(|scope| {
+        for (turns, other) in [(first_turn, second), (second_turn, first)] {
+            let (write, a, b) = (&write, &a, &b);
+            scope.spawn(move || {
+                for round in turns.into_iter().take_while(|round| *round < 600) {
+                    write(if round % 4 < 2 { a } else { b }, [2, 12, 30][round as usize % 3], round);
+                    // At the end the other thread may be gone.
+                    let _ = other.send(round + 1);
+                }
+            });
+        }
+    });
+    // Some 9,000 members of at most 48 bytes, and a segment more for each of eight shards.
+    let (taken, most) = (used() - before, 600 * 15 * 48 / (64 << 10) + 9);
+    assert!(taken <= most, "{taken} segments, where {most} suffice");
+    assert!(store.check().unwrap().is_sound());
 }
 
 /// While there is a snapshot, the entries that it shows must be kept for it.

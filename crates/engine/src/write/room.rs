@@ -78,7 +78,11 @@ impl Core {
     #[inline(never)]
     fn make_room<T>(&self, mut bound: bool, mut wanted: u64, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         if epoch::is_pinned() {
-            // Inside a closure of a read: waiting for readers would be waiting for this thread itself.
+            // Inside a closure of a read: waiting for readers would be waiting for this thread itself. Measuring waits
+            // for writer sections only.
+            if bound {
+                self.room_to_live()?;
+            }
             return share_segments(attempt);
         }
         // Needs a limit, because others can take the space that is made, again and again. Near the limit of the store a

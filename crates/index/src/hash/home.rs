@@ -61,20 +61,22 @@ impl<P: Protocol> HashTable<P> {
     /// prefetch that also misses the address translation delays the work before it (`docs/adr/0010`).
     #[inline(always)]
     pub fn sight_home<'a>(&'a self, near: NearHome<'a>, hash: u64) -> Option<HomeSight<'a>> {
-        let NearHome { segment, pair } = near;
-        if pair.slots_of(hash) == 0 && pair.slots(0) == 0 {
-            return self.sight_beyond(segment, hash);
-        }
-        self.sight_only_home(near, hash)
+        let slots = near.pair.slots_of(hash);
+        if slots == 0 && near.pair.slots(0) == 0 { self.sight_beyond(near.segment, hash) } else { Self::sight_slots(near, slots) }
     }
 
     /// As [`HashTable::sight_home`], but also `None` if the home pair is full and has no slot of the key's tag.
     #[inline(always)]
     pub fn sight_only_home<'a>(&'a self, near: NearHome<'a>, hash: u64) -> Option<HomeSight<'a>> {
-        let NearHome { segment, pair } = near;
-        let slots = pair.slots_of(hash);
+        let slots = near.pair.slots_of(hash);
+        if slots == 0 && near.pair.slots(0) == 0 { None } else { Self::sight_slots(near, slots) }
+    }
+
+    /// The sight of a home pair with these slots of the key's tag, or with none and room.
+    #[inline(always)]
+    fn sight_slots(NearHome { segment, pair }: NearHome<'_>, slots: u32) -> Option<HomeSight<'_>> {
         if slots == 0 {
-            return (pair.slots(0) != 0).then_some(HomeSight { segment, pair, slots, seen: Ref::NONE });
+            return Some(HomeSight { segment, pair, slots, seen: Ref::NONE });
         }
         // SAFETY: a bit of the set.
         let seen = Ref(unsafe { pair.reference_at(slots.trailing_zeros()) });
