@@ -257,7 +257,7 @@ fn a_close_that_failed_fails_for_all() {
         let options = Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, ..small() };
         let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-        (0..1_000u64).for_each(|key| drop(store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 200])).unwrap()));
+        (0..1_000u64).for_each(|key| assert!(!store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 200])).unwrap()));
         points.arm("sync", FailAt { skip, count: 1, errno: 5 });
         let Err(error) = store.close() else { continue };
         failed += 1;
