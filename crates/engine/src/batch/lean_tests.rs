@@ -180,7 +180,7 @@ fn a_segment_of_another_keyspace_costs_no_room() {
     let b = store.create_keyspace("b", Kind::Hash).unwrap();
     let used = || store.stats().pools.iter().map(|pool| pool.usage.segments - pool.usage.free).sum::<u64>();
     let write = |keyspace: &KeyspaceHandle, members: u64, round: u64| {
-        let pairs: Vec<(u64, u64)> = (0..members).map(|i| (i << 20 | round % 50, round)).collect();
+        let pairs: Vec<(u64, u64)> = (0..members).map(|i| ((i << 20) + round % 50, round)).collect();
         store.commit_wait(&batch_of(keyspace, &pairs)).unwrap();
     };
     let before = used();
