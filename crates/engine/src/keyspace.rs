@@ -181,7 +181,7 @@ impl Keyspace {
     }
 }
 
-/// A handle of an open keyspace. Cheap to clone; valid for as long as the store is open.
+/// A handle of an open keyspace. Cheap to clone; valid for as long as the store is open and the keyspace has its name.
 #[derive(Clone)]
 pub struct KeyspaceHandle(pub(crate) Arc<Keyspace>);
 

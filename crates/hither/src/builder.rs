@@ -103,10 +103,11 @@ impl Builder {
     /// The most that live data may take, in per cent of what the store may grow to, 1 to 95. Default: as much as fits
     /// beside the store's reserve of a few segments. Applies to this open store only.
     ///
-    /// At the limit, writes that would add live data fail at once with [`crate::Error::Utilization`]. Deletes,
-    /// overwrites with values at most as long as the old ones, and batches that free at least as much as they take
-    /// still succeed. The more room there is beside live data, the cheaper collection is. The limit is checked when a
-    /// segment is opened, so live data may exceed it by the rest of the open segments.
+    /// At the limit, writes that would add live data fail with [`crate::Error::Utilization`], at once unless keys have
+    /// expired whose deletion may make room. Deletes, overwrites with values at most as long as the old ones, and
+    /// batches that free at least as much as they take still succeed. The more room there is beside live data, the
+    /// cheaper collection is. The limit is checked when a segment is opened, so live data may exceed it by the rest of
+    /// the open segments.
     pub fn utilization(mut self, percent: u32) -> Self {
         self.options.utilization = Some(percent);
         self

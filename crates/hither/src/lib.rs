@@ -47,8 +47,8 @@
 //! Closures given to reads (`get_with`, `multi_get_with`, `scan_with`, `scan_first`, `for_each`, `peek_with`,
 //! `scan_deferred`, also of a snapshot) hold back reclamation while they run. Keep them short and do not wait for other
 //! threads in them. Operations that wait for reads to end (`reclaim`, `compact`, `check`, `checkpoint`, `copy_to`,
-//! `close`) fail inside such a closure with [`Error::InsideRead`]. A write inside such a closure fails at once if it
-//! finds no space.
+//! `close`) fail inside such a closure with [`Error::InsideRead`]. A write inside such a closure fails if it finds no
+//! space, and does not wait for any.
 //!
 //! The callback of a [`Ticket`] may run on a thread of the store. The same operations fail inside it with
 //! [`Error::InsideCallback`], and so does every operation that creates, drops or renames keyspaces.
@@ -80,7 +80,7 @@
 //! the outcome to anyone who takes it for durable. 0 means that the outcome may be reported at once.
 //!
 //! All other operations wait for that version themselves, or return a [`Ticket`] for it. If the system gives the store
-//! no thread for commits, the operations above make the commit themselves and do wait.
+//! no thread for commits, [`Db::ticket_at`] makes the commit itself and does wait, and so do writes at an interval.
 //!
 //! ```
 //! # fn main() -> hither::Result<()> {
