@@ -4,7 +4,8 @@
 //! Writes that add no live bytes proceed: deletes, overwrites with values at most as long as the old ones, and batches
 //! that take no more than they give back. Lengths of keys and values count, and an allowance for each entry. Writes
 //! that add live bytes are refused: waiting would make no room, because live entries cannot be collected. Expired keys
-//! count until they are swept, which such a write does first, and so do entries that a snapshot shows.
+//! count until they are swept, which such a write does first unless it is inside a read, and so do entries that a
+//! snapshot shows.
 //!
 //! The few bytes that a program on top of the store needs for itself may be exempt ([`without_bound`]).
 //!

@@ -155,6 +155,10 @@ impl<'a> Writer<'a> {
             return None;
         }
         if self.pool.is_long(&one) {
+            // Then only the versions do not suit.
+            if chunk.end - chunk.cursor >= bytes.len() as u64 {
+                return None;
+            }
             // In a store of small segments. A long entry gets a chunk of its own, beside which the previous one goes
             // on; members do not.
             let more = self.pool.extend_chunk(shard, chunk, &one)?;

@@ -5,8 +5,8 @@
 //! [`crate::lean`] finds them. The general path is the reference. Everything unusual, and every error, is left to it:
 //! [`Core::commit_pairs`] then returns `None` and has changed nothing that a reader or a recovery could see.
 //!
-//! Latches and locks are those of the general path; so are thread safety and crash behaviour. It takes none of them by
-//! waiting. The order of the steps, each for all members:
+//! Latches and locks are those of the general path; so are thread safety and crash behaviour. It waits for none of them.
+//! With places locked it may take room in the log, as the general path does. The order of the steps, each for all members:
 //!
 //! 1. Look each place up (a hint), and request the entry that is seen there, and its garbage mark.
 //! 2. Take the latches.
@@ -136,14 +136,11 @@ impl<'a> LeanBatch<'a> {
         if core.committer.reads_check() {
             return None;
         }
-        if !self.lock(&mut members) {
-            return None;
-        }
-        let first = writer.draw_versions(latches.last_version(), members.len() as u64);
-        let Some(room) = self.room(operations, first, writer) else {
-            self.unlock(&members);
-            return None;
-        };
+        let locked = self.lock(&mut members)?;
+        let first = writer.draw_versions(latches.last_version(), operations.len() as u64);
+        let room = self.room(operations, first, writer)?;
+        // Nothing fails any more, and `install` ends the locks.
+        std::mem::forget(locked);
         self.append(&mut members, &room, first, writer);
         let newest = first + members.len() as u64 - 1;
         latches.set_last_version(newest);
@@ -187,19 +184,21 @@ impl<'a> LeanBatch<'a> {
 
     /// Locks the places of all members, or none.
     #[inline(always)]
-    fn lock(&self, members: &mut [Member<'a>]) -> bool {
-        for number in 0..members.len() {
-            let member = &mut members[number];
-            let locked = match member.place {
+    fn lock<'m>(&'m self, members: &'m mut [Member<'a>]) -> Option<Locked<'m, 'a>> {
+        let all = members.len();
+        let mut locked = Locked { batch: self, members, count: 0 };
+        while locked.count < all {
+            let member = &mut locked.members[locked.count];
+            let home = match member.place {
                 Place::Home(sight, _) => self.index.lock_home_now(&sight, member.hash),
                 _ => false,
             };
-            if !locked && !self.lock_by_search(member) {
-                self.unlock(&members[..number]);
-                return false;
+            if !home && !self.lock_by_search(member) {
+                return None;
             }
+            locked.count += 1;
         }
-        true
+        Some(locked)
     }
 
     /// Locks the place of a key that is not where it was seen, or where another slot has the key's tag, too.
@@ -208,18 +207,6 @@ impl<'a> LeanBatch<'a> {
         let (located, locked) = member.with_key(|key| self.index.lock_place_now(key, &self.core.resolver()));
         member.place = Place::Found(located);
         locked
-    }
-
-    /// Gives locked places back unchanged.
-    #[cold]
-    fn unlock(&self, members: &[Member<'a>]) {
-        for member in members {
-            match member.place {
-                Place::Home(sight, _) => self.index.unlock_place(self.index.home_token(&sight)),
-                Place::Found(located) => self.index.unlock_place(located.token),
-                Place::Unknown => {}
-            }
-        }
     }
 
     /// Writes all entries and starts the write-back of their lines.
@@ -312,6 +299,27 @@ impl<'a> LeanBatch<'a> {
             let installed =
                 member.with_key(|key| self.index.install(self.index.any_token(), key, Ref::NONE, member.reference, &self.core.resolver()));
             installed.unwrap_or_else(|_| unreachable!("the key latch of member {number} keeps other inserts of the key away"));
+        }
+    }
+}
+
+/// Members of which the first `count` have their places locked. When dropped, gives the places back unchanged.
+struct Locked<'m, 'a> {
+    batch: &'m LeanBatch<'a>,
+    members: &'m mut [Member<'a>],
+    count: usize,
+}
+
+impl Drop for Locked<'_, '_> {
+    #[cold]
+    fn drop(&mut self) {
+        let index = self.batch.index;
+        for member in &self.members[..self.count] {
+            match member.place {
+                Place::Home(sight, _) => index.unlock_place(index.home_token(&sight)),
+                Place::Found(located) => index.unlock_place(located.token),
+                Place::Unknown => {}
+            }
         }
     }
 }

@@ -2,8 +2,9 @@ use super::TAKEN;
 use crate::batch::Batch;
 use crate::keyspace::KeyspaceHandle;
 use crate::{Condition, Durability, Expiry, Kind, Options, Store, WriteOptions};
+use hither_topology::Topology;
 use std::collections::BTreeMap;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// The number of keys that a store has from the beginning.
@@ -11,8 +12,15 @@ const OTHERS: u64 = 20_000;
 
 /// In memory a fence is all there is to durability.
 fn open() -> (Store, KeyspaceHandle) {
-    let options =
-        Options { in_memory: true, durability: Durability::Sync, background: false, segment_bytes: 64 << 10, ..Options::default() };
+    let options = Options {
+        in_memory: true,
+        durability: Durability::Sync,
+        background: false,
+        segment_bytes: 64 << 10,
+        shards: 8,
+        topology: Some(Arc::new(Topology::single())),
+        ..Options::default()
+    };
     let store = Store::open(options).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     // So many that two keys of a batch seldom share a pair of the index. No test uses these keys.
@@ -202,6 +210,29 @@ fn a_segment_of_another_keyspace_costs_no_room() {
     // Some 9,000 members of at most 48 bytes, and a segment more for each of eight shards.
     let (taken, most) = (used() - before, 600 * 15 * 48 / (64 << 10) + 9);
     assert!(taken <= most, "{taken} segments, where {most} suffice");
+    assert!(store.check().unwrap().is_sound());
+}
+
+/// Regression: where a batch had room but its last versions did not suit the segment, the chunk was to be made longer by
+/// less than nothing.
+#[test]
+fn a_segment_whose_versions_end_within_a_batch_is_left_alone() {
+    let (store, keyspace) = open();
+    let core = &store.core;
+    // The next write opens a segment with room for much. So early, the versions of a segment begin with 0.
+    core.log.close_open(core.collector.tombstones(), |_| true);
+    core.seal(hither_log::TakeBack::All).unwrap();
+    store.write_wait(&keyspace, &1u64.to_be_bytes(), Some(&[0; 8])).unwrap();
+    let last = u64::from(u32::MAX);
+    store.skip_versions(last - 30 - core.log.clock.upper_bound());
+    let newest = |round: u64| {
+        let pairs: Vec<(u64, u64)> = (1..13).map(|key| (key, round)).collect();
+        store.commit_wait(&batch_of(&keyspace, &pairs)).unwrap();
+        pairs.iter().for_each(|(key, _)| assert_eq!(get(&store, &keyspace, *key).unwrap().0, round));
+        get(&store, &keyspace, 12).unwrap().1
+    };
+    let versions: Vec<u64> = (1..10).map(newest).collect();
+    assert!(versions[0] < last && versions[8] > last + 12, "{versions:?} around {last}");
     assert!(store.check().unwrap().is_sound());
 }
 

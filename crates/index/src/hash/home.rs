@@ -6,7 +6,7 @@
 //! the lock, as if nothing would change in between, and that pair and slot stay in registers.
 //!
 //! Thread safety: as [`super::place`]. Between [`HashTable::lock_home`] and the end of the lock nothing may panic or
-//! wait for another writer.
+//! wait for a writer that may wait for a pair or a latch. (An append that opens a segment holds up others for longer.)
 
 use super::directory::{Segment, home_line};
 use super::line::{Held, LINE_SLOTS, Line, OVERFLOW, Pair, tag_of};
