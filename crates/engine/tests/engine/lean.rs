@@ -47,9 +47,13 @@ fn belongs(number: u64, value: &[u8]) -> bool {
     value.is_empty() || u64::from_be_bytes(value[..8].try_into().unwrap()) >> 32 == number
 }
 
-/// Opens a copy, on persistent memory again, of the store in this directory as a kill would leave it.
+/// Opens a copy, on persistent memory again, of the store in this directory as a kill would leave it. Nobody writes
+/// meanwhile, but collectors may be at work.
 fn recover_copy(dir: &Path, options: &Options) -> (Store, TempDir) {
+    // A copy takes time. What collectors free during it must keep its content: the copy says that it is in use.
+    let pin = hither_sync::epoch::pin();
     let copy = crate::common::crash(dir);
+    drop(pin);
     let image = tempfile::tempdir_in("/dev/shm").unwrap();
     for file in std::fs::read_dir(copy.path()).unwrap().map(Result::unwrap) {
         std::fs::copy(file.path(), image.path().join(file.file_name())).unwrap();

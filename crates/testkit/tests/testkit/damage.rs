@@ -13,7 +13,7 @@
 use crate::common;
 use crate::common::Rng;
 use hither_engine::{Error, ErrorKind, Kind, MediumChoice, Options, Store, WriteOptions};
-use hither_pmem::{Descriptor, OpenOptions, Pool, SegmentState};
+use hither_pmem::{Descriptor, OpenOptions, Pool, Randomness, SegmentState};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -47,8 +47,10 @@ pub(crate) fn sample() -> Sample {
         max_capacity: 1 << 20,
         segment_bytes: SEGMENT,
         shards: 2,
-        // No collector runs in between, so the free segments are the same each time.
+        // The same free segments each time, and some behind the others: no collector runs in between, and the same keys
+        // go to each shard.
         background: false,
+        random: Randomness::seeded(1),
         ..Options::default()
     };
     let store = Store::open(options).unwrap();
