@@ -136,8 +136,7 @@ impl<'a> Writer<'a> {
     #[inline(always)]
     fn room_of_chunk(&self, shard: usize, keyspace: u32, first: u64, size: u32) -> Option<MembersRoom> {
         let chunk = &self.slot.chunks[shard];
-        let place =
-            Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
+        let place = chunk.place();
         let fits = chunk.end - chunk.cursor >= u64::from(size) * MEMBER_BYTES && place.suits(keyspace, first, size.into());
         fits.then_some(MembersRoom { shard, place, size })
     }
@@ -200,8 +199,7 @@ impl<'a> Writer<'a> {
     pub fn room_for(&self, hash: u64, version: u64, size: u64) -> Option<EntryRoom> {
         let shard = self.stream_of(hash, version);
         let chunk = self.slot.chunks.get(shard)?;
-        let place =
-            Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
+        let place = chunk.place();
         (chunk.end - chunk.cursor >= size).then_some(EntryRoom { shard, place, size })
     }
 

@@ -227,8 +227,7 @@ impl Relocator<'_> {
     /// The place of the next copy, if the chunk has room for it.
     #[inline(always)]
     fn next_place(&self) -> Place {
-        let chunk = &self.chunk;
-        Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor }
+        self.chunk.place()
     }
 
     #[inline(never)]

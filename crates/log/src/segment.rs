@@ -1,6 +1,6 @@
 //! The state of a segment in DRAM, and the chunks that writers carve from it.
 
-use crate::entry::{Op, Parts};
+use crate::entry::{Op, Parts, Place};
 use crate::replay::ScanTotals;
 use crate::zeroed::FromZeros;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -233,6 +233,12 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
+    /// Where the next entry goes.
+    #[inline(always)]
+    pub fn place(&self) -> Place {
+        Place { generation: self.generation, base_version: self.base_version, keyspace: self.keyspace, offset: self.cursor }
+    }
+
     /// Gives the next `size` bytes to an entry.
     #[inline(always)]
     pub fn take(&mut self, parts: &Parts<'_>, size: u64) {

@@ -291,8 +291,7 @@ impl Writer<'_> {
     pub fn append(&mut self, parts: &Parts<'_>, how: Append) -> Result<u64> {
         let shard = self.stream_of(how.hash, parts.version);
         let chunk = &mut self.slot.chunks[shard];
-        let place =
-            Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
+        let place = chunk.place();
         let room = chunk.end - chunk.cursor;
         if parts.batch.is_none() {
             if room >= entry::MIN_BYTES
@@ -347,8 +346,7 @@ impl Writer<'_> {
         }
         let chunk = &mut self.slot.chunks[shard];
         debug_assert!(chunk.end - chunk.cursor >= size, "a refilled chunk holds the entry");
-        let place =
-            Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
+        let place = chunk.place();
         chunk.take(parts, size);
         self.write_entry(parts, (shard, &place), size, how.flush);
         if let Some(before) = set_aside {
