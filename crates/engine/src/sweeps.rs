@@ -313,13 +313,19 @@ mod tests {
         });
     }
 
+    /// A store on files without threads of its own, and its directory.
+    fn on_files() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = vec![(None, dir.path().to_owned())];
+        let store = Store::open(Options { paths, medium: MediumChoice::File, background: false, ..Options::default() }).unwrap();
+        (dir, store)
+    }
+
     /// Regression: nobody asked for the deletes of a sweep to be made durable. So the next client that read an absent
     /// key waited for the disk.
     #[test]
     fn what_was_swept_is_durable_soon() {
-        let dir = tempfile::tempdir().unwrap();
-        let paths = vec![(None, dir.path().to_owned())];
-        let store = Store::open(Options { paths, medium: MediumChoice::File, background: false, ..Options::default() }).unwrap();
+        let (_dir, store) = on_files();
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         drop(store.write(&keyspace, b"key", Some(b"value"), Condition::None, &WriteOptions::new().expires_at_ms(1)).unwrap());
         assert_eq!(store.core.sweep_expired(), 1);
@@ -331,9 +337,7 @@ mod tests {
     /// other writes without space wait, a callback's own included.
     #[test]
     fn callbacks_of_a_sweep_hold_up_no_sweep() {
-        let dir = tempfile::tempdir().unwrap();
-        let paths = vec![(None, dir.path().to_owned())];
-        let store = Store::open(Options { paths, medium: MediumChoice::File, background: false, ..Options::default() }).unwrap();
+        let (_dir, store) = on_files();
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         let plain = WriteOptions::new();
         drop(store.write(&keyspace, b"key", Some(b"value"), Condition::None, &plain.expires_at_ms(1)).unwrap());

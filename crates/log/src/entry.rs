@@ -15,6 +15,8 @@ pub const ALIGN: u64 = 8;
 pub const HEADER_BYTES: u64 = 16;
 /// Smallest entry: the unit of garbage accounting.
 pub const MIN_BYTES: u64 = 32;
+/// Size of a batch's member with a key and a value of eight bytes, without expiry.
+pub const MEMBER_BYTES: u64 = MIN_BYTES + 8;
 /// The most bytes between the header and the key: the extension, its four words, and the lengths.
 pub const MOST_SPARE: u64 = 8 * 5 + 8;
 /// Longest key.

@@ -74,7 +74,7 @@ pub use claim::Claim;
 pub use entry::{EntryView, LivePair, Op, PlainPair};
 pub use error::{Error, Result};
 pub use log::{Log, LogOptions, Room, SegmentPin};
-pub use made::{EntryRoom, MEMBER_BYTES, MOST_MEMBERS, MadeBare, MadePair, MembersRoom, Past};
+pub use made::{EntryRoom, MOST_MEMBERS, MadeBare, MadePair, MembersRoom, Past};
 pub use node::PoolUsage;
 pub use opening::{COLD_SHARD, ROOM_BELOW};
 pub use pass::{Candidate, Pass, Tombstones};

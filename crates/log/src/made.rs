@@ -9,7 +9,7 @@
 
 use crate::address::{self, Address};
 use crate::dead::DeadCounts;
-use crate::entry::{self, BatchTag, Op, Parts, Place, PlainPair};
+use crate::entry::{self, BatchTag, MEMBER_BYTES, Op, Parts, Place, PlainPair};
 use crate::hot::SAMPLE_EVERY;
 use crate::node::NodePool;
 use crate::writer::{Flush, Slot, Writer};
@@ -87,9 +87,6 @@ pub struct MadePair {
     offset: u64,
     shard: usize,
 }
-
-/// Bytes of a member with a key and a value of eight bytes, without expiry.
-pub const MEMBER_BYTES: u64 = entry::MIN_BYTES + 8;
 
 /// Most members that [`Writer::room_for_members`] takes.
 pub const MOST_MEMBERS: usize = 64;

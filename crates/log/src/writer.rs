@@ -297,13 +297,13 @@ impl Writer<'_> {
             if room >= entry::MIN_BYTES
                 && let Some(words) = parts.encode_plain(&place)
             {
-                chunk.take(parts, 32);
+                chunk.take(parts, entry::MIN_BYTES);
                 return Ok(self.write_plain(shard, place.offset, &words, how.flush));
             }
-        } else if room >= entry::MIN_BYTES + 8
+        } else if room >= entry::MEMBER_BYTES
             && let Some(words) = parts.encode_plain_member(&place)
         {
-            chunk.take(parts, 40);
+            chunk.take(parts, entry::MEMBER_BYTES);
             return Ok(self.write_plain(shard, place.offset, &words, how.flush));
         }
         // A copy, so that the parts themselves need not be in memory.

@@ -5,8 +5,9 @@
 //! [`crate::lean`] finds them. The general path is the reference. Everything unusual, and every error, is left to it:
 //! [`Core::commit_pairs`] then returns `None` and has changed nothing that a reader or a recovery could see.
 //!
-//! Latches and locks are those of the general path; so are thread safety and crash behaviour. It waits for none of them.
-//! With places locked it may take room in the log, as the general path does. The order of the steps, each for all members:
+//! Latches and locks are those of the general path; so are thread safety and crash behaviour. It waits for none of
+//! them. With places locked it may take room in the log, as the general path does. The order of the steps, each for all
+//! members:
 //!
 //! 1. Look each place up (a hint), and request the entry that is seen there, and its garbage mark.
 //! 2. Take the latches.
@@ -24,7 +25,7 @@ use crate::write::{Written, op_of};
 use arrayvec::ArrayVec;
 use hither_index::hash::{HashIndex, HomeSight, Token};
 use hither_index::{Index, Key, Located, Ref, Resolver};
-use hither_log::entry::PlainPair;
+use hither_log::entry::{MEMBER_BYTES, PlainPair};
 use hither_log::{MembersRoom, Past, Writer};
 use hither_sync::epoch;
 
@@ -126,7 +127,7 @@ impl<'a> LeanBatch<'a> {
             core.latches.prefetch(stripe);
             stripes.push(stripe);
         }
-        writer.prefetch_room(operations[0].hash, operations.len() as u64 * hither_log::MEMBER_BYTES);
+        writer.prefetch_room(operations[0].hash, operations.len() as u64 * MEMBER_BYTES);
         let mut members = ArrayVec::<Member<'_>, MOST>::new();
         for (operation, pair) in operations.iter().zip(batch.bytes.as_chunks::<PAIR_BYTES>().0) {
             members.push(self.look(operation, pair, writer));

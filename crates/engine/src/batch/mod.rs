@@ -203,7 +203,6 @@ impl Batch {
         if check_key(key).is_err() || check_value(value).is_err() {
             // Reported at commit, so that calls can be chained.
             contents.error.get_or_insert((key.len(), value.len()));
-            contents.mixed = true;
             return Operation { hash: 0, key_at: 0, expiry_ms: 0, key_len: 0, value_len: 0, keyspace: 0, delete: false };
         }
         // The misses of the bucket pair overlap with the construction of the batch.

@@ -7,7 +7,17 @@ use hither_engine::{
 };
 use hither_pmem::{FailAt, Failpoints};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
+use tempfile::TempDir;
+
+/// A store on files whose syncs can be made to fail, and its directory.
+fn on_files(options: Options) -> (TempDir, Arc<Failpoints>, Store) {
+    let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let paths = vec![(None, dir.path().to_owned())];
+    let store = Store::open(Options { paths, medium: MediumChoice::File, failpoints: Some(points.clone()), ..options }).unwrap();
+    (dir, points, store)
+}
 
 /// A batch that finds no space leaves a dead tombstone. The next write of the key must link to the entry that it
 /// replaces, not to that tombstone: a walk ends there, and what is below would come back.
@@ -141,9 +151,7 @@ fn a_failed_swap_loses_nothing_acknowledged_later() {
 fn writes_after_a_failed_sync_of_metadata_are_refused() {
     for level in [Durability::Sync, Durability::Process] {
         for batched in [false, true] {
-            let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
-            let options = Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, ..small() };
-            let store = Store::open(Options { durability: level, failpoints: Some(points.clone()), ..options }).unwrap();
+            let (_dir, points, store) = on_files(Options { durability: level, ..small() });
             let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
             let write = |key: u64, batched: bool| {
                 let (key, relaxed) = (key.to_be_bytes(), WriteOptions::new().durability(Durability::Process));
@@ -169,9 +177,7 @@ fn writes_after_a_failed_sync_of_metadata_are_refused() {
 /// The same, if a thread in the background meets the failed sync.
 #[test]
 fn writes_after_a_failed_seal_are_refused() {
-    let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
-    let options = Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, ..small() };
-    let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
+    let (_dir, points, store) = on_files(small());
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     (0..1_000u64).for_each(|key| put(&store, &keyspace, &key.to_be_bytes(), &[1; 200]));
     store.sync().unwrap();
@@ -229,9 +235,7 @@ fn a_checkpoint_that_cannot_be_written_names_its_file() {
 fn a_sync_that_fails_within_a_checkpoint_is_told_as_that() {
     let mut failed = 0;
     for skip in 0..8 {
-        let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
-        let options = Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, ..small() };
-        let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
+        let (_dir, points, store) = on_files(small());
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         let relaxed = WriteOptions::new().durability(Durability::Process);
         // Several segments, with full ones among them.
@@ -253,9 +257,7 @@ fn a_sync_that_fails_within_a_checkpoint_is_told_as_that() {
 fn a_close_that_failed_fails_for_all() {
     let mut failed = 0;
     for skip in 0..12 {
-        let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
-        let options = Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, ..small() };
-        let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
+        let (_dir, points, store) = on_files(small());
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         (0..1_000u64).for_each(|key| assert!(!store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 200])).unwrap()));
         points.arm("sync", FailAt { skip, count: 1, errno: 5 });

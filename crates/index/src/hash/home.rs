@@ -61,21 +61,24 @@ impl<P: Protocol> HashTable<P> {
     /// prefetch that also misses the address translation delays the work before it (`docs/adr/0010`).
     #[inline(always)]
     pub fn sight_home<'a>(&'a self, near: NearHome<'a>, hash: u64) -> Option<HomeSight<'a>> {
-        let slots = near.pair.slots_of(hash);
-        if slots == 0 && near.pair.slots(0) == 0 { self.sight_beyond(near.segment, hash) } else { Self::sight_slots(near, slots) }
+        Self::sight_home_or(near, hash, || self.sight_beyond(near.segment, hash))
     }
 
     /// As [`HashTable::sight_home`], but also `None` if the home pair is full and has no slot of the key's tag.
     #[inline(always)]
     pub fn sight_only_home<'a>(&'a self, near: NearHome<'a>, hash: u64) -> Option<HomeSight<'a>> {
-        let slots = near.pair.slots_of(hash);
-        if slots == 0 && near.pair.slots(0) == 0 { None } else { Self::sight_slots(near, slots) }
+        Self::sight_home_or(near, hash, || None)
     }
 
-    /// The sight of a home pair with these slots of the key's tag, or with none and room.
+    /// Common part of the two functions above; `beyond` looks farther on.
     #[inline(always)]
-    fn sight_slots(NearHome { segment, pair }: NearHome<'_>, slots: u32) -> Option<HomeSight<'_>> {
+    fn sight_home_or<'a>(near: NearHome<'a>, hash: u64, beyond: impl FnOnce() -> Option<HomeSight<'a>>) -> Option<HomeSight<'a>> {
+        let NearHome { segment, pair } = near;
+        let slots = pair.slots_of(hash);
         if slots == 0 {
+            if pair.slots(0) == 0 {
+                return beyond();
+            }
             return Some(HomeSight { segment, pair, slots, seen: Ref::NONE });
         }
         // SAFETY: a bit of the set.
