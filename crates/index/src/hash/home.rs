@@ -154,24 +154,28 @@ impl<P: Protocol> HashTable<P> {
     /// nobody else inserts or removes the key.
     #[inline(always)]
     pub fn lock_home(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
-        self.lock_home_by(sight, hash, |pair| pair.lock(P::heeds(Rule::HeedFrozen)))
+        // Not one closure for both calls: it would not be inlined here.
+        if sight.slots & BEYOND != 0 {
+            return self.lock_beyond(sight, hash, |pair| pair.lock(P::heeds(Rule::HeedFrozen)));
+        }
+        self.keep_seen(sight, hash, sight.pair.lock(P::heeds(Rule::HeedFrozen)))
     }
 
     /// As [`HashTable::lock_home`], but never waits, neither for another writer nor for this thread, which may hold
     /// other pairs. Also returns false if somebody holds the pair.
     #[inline(always)]
     pub fn lock_home_now(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
-        self.lock_home_by(sight, hash, |pair| pair.try_lock(P::heeds(Rule::HeedFrozen)))
+        if sight.slots & BEYOND != 0 {
+            return self.lock_beyond(sight, hash, |pair| pair.try_lock(P::heeds(Rule::HeedFrozen)));
+        }
+        self.keep_seen(sight, hash, sight.pair.try_lock(P::heeds(Rule::HeedFrozen)))
     }
 
-    /// Common part of the two functions above; `lock` locks a pair.
+    /// Keeps the home pair locked if it was locked, decides alone and is as it was seen; otherwise unlocks it.
     #[inline(always)]
-    fn lock_home_by<'a>(&'a self, sight: &HomeSight<'a>, hash: u64, lock: impl Fn(&'a Pair) -> Option<Held<'a>>) -> bool {
+    fn keep_seen(&self, sight: &HomeSight<'_>, hash: u64, held: Option<Held<'_>>) -> bool {
         let &HomeSight { segment, pair, slots, seen } = sight;
-        if slots & BEYOND != 0 {
-            return self.lock_beyond(sight, hash, lock);
-        }
-        let Some(held) = lock(pair) else { return false };
+        let Some(held) = held else { return false };
         let same = pair.slots_of(hash) == slots
             // SAFETY: a bit of the set.
             && (slots == 0 || unsafe { pair.reference_at(slots.trailing_zeros()) } == seen.0);
