@@ -89,17 +89,28 @@ impl Log {
     /// writers' counts first.
     pub fn candidates(&self, tombstones: Tombstones, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
         self.fold_dead();
-        let sealed = |segment: &Segment| {
-            segment.state() == SegmentState::Sealed
-                && segment.in_use()
-                && !segment.damaged.load(Ordering::Relaxed)
-                && !(tombstones == Tombstones::Buried && segment.leads_to_damage.load(Ordering::Relaxed))
-                && !self.must_wait(segment, tombstones)
-        };
-        let mut found: Vec<_> = self.select(sealed).into_iter().filter_map(|(node, index)| self.weigh(node, index, tombstones)).collect();
+        let available = self.select(|segment| self.is_available(segment, tombstones));
+        let mut found: Vec<_> = available.into_iter().filter_map(|(node, index)| self.weigh(node, index, tombstones)).collect();
         self.count_rests(&mut found);
         found.retain(worth);
         found
+    }
+
+    /// A candidate as it is now, by the counts folded last; rests that [`Log::candidates`] counted as gain are left out. `None` if its
+    /// segment is no longer available or not settled. Without a search: O(1).
+    pub fn look_again(&self, candidate: &Candidate, tombstones: Tombstones) -> Option<Candidate> {
+        let (node, index) = (candidate.node as usize, candidate.index);
+        let is_available = self.is_available(&self.pools[node].segments[index as usize], tombstones) && self.is_settled(candidate);
+        is_available.then(|| self.weigh(node, index, tombstones)).flatten()
+    }
+
+    /// Whether a pass over a segment may begin.
+    fn is_available(&self, segment: &Segment, tombstones: Tombstones) -> bool {
+        segment.state() == SegmentState::Sealed
+            && segment.in_use()
+            && !segment.damaged.load(Ordering::Relaxed)
+            && !(tombstones == Tombstones::Buried && segment.leads_to_damage.load(Ordering::Relaxed))
+            && !self.must_wait(segment, tombstones)
     }
 
     /// Determines and remembers whether passes would gain more than half of the bytes of a node's full segments; then they are better

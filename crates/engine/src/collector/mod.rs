@@ -39,12 +39,13 @@ mod space;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod victims;
 
 use crate::error::{ErrorKind, Result};
 use crate::options::CollectorKind;
 use crate::stats::CollectionStats;
 use crate::store::Core;
-use hither_log::{Candidate, Pass, ROOM_BELOW, Tombstones, Wait};
+use hither_log::{Pass, ROOM_BELOW, Tombstones, Wait};
 use hither_sync::epoch;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -56,6 +57,7 @@ use effort::{Bill, Effort, Stopwatch};
 use movers::Movers;
 pub(crate) use space::Search;
 use sweep::Due;
+use victims::Ahead;
 
 /// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.
 const LEAST_GAIN: f64 = 0.05;
@@ -64,10 +66,6 @@ const LAST_GAIN: f64 = 0.01;
 /// The same where not even a delete would have room.
 const STUCK_GAIN: f64 = 1.0 / STUCK_SHARE as f64;
 const STUCK_SHARE: u64 = 400;
-/// Bytes of the victims of one round in the background, which share one search and one settling.
-const ROUND_BYTES: u64 = 2 << 20;
-/// Fewest and most passes of such a round.
-const PASSES_PER_ROUND: std::ops::RangeInclusive<u64> = 4..=16;
 /// Victims are freed and handed to the writers after this many passes, or earlier if fewer than [`FEW`] free segments
 /// are left to move to. Handing them on waits for all readers and writers. Where writers keep all processors busy, each
 /// such wait is also a wait for a processor: some milliseconds, in which the writers run out of space
@@ -162,8 +160,8 @@ pub(crate) struct Collections {
     pub nanos: AtomicU64,
     /// Freed segments that writers got back.
     pub reused: AtomicU64,
-    /// One thread at a time searches for victims, so that two threads do not choose the same ones.
-    round: Mutex<()>,
+    /// Victims chosen ahead, by node. One thread at a time chooses, so that two threads do not choose the same ones.
+    ahead: Mutex<[Ahead; hither_log::address::MAX_NODES]>,
 }
 
 impl Collections {
@@ -373,43 +371,6 @@ impl Core {
         self.log.free_victims(emptied, &self.make_durable()).map_err(|error| self.explain(error))?;
         self.collections.segments.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
-    }
-
-    /// Begins passes over the best victims.
-    fn begin_passes(&self, wanted: &Wanted, growth: Growth) -> Result<Vec<Pass<'_>>> {
-        // Where room is short, a victim with more to move would get no permit.
-        let room: Vec<u64> = (0..self.log.nodes()).map(|node| self.log.room_to_move(node).most()).collect();
-        let worth = |candidate: &Candidate| {
-            wanted.node.is_none_or(|node| candidate.node as usize == node)
-                && candidate.gain > 0
-                && (wanted.first || candidate.garbage() >= wanted.least)
-                && growth.most_of(candidate.live) <= room[candidate.node as usize]
-        };
-        let tombstones = self.collector.tombstones();
-        let most = match wanted.turn {
-            Turn::Pass(_) => 1,
-            Turn::Round => (ROUND_BYTES / self.log.pool(0).segment_bytes()).clamp(*PASSES_PER_ROUND.start(), *PASSES_PER_ROUND.end()),
-        };
-        // A check may hold this lock for long.
-        let Some(_one_at_a_time) = lock_until(&self.collections.round, wanted.turn.end()) else { return Ok(Vec::new()) };
-        // Asked with the lock held: once a close has waited for the passes under way, no new one begins.
-        self.committer.ensure_writable()?;
-        self.collector.prepare(self)?;
-        let mut victims = self.log.best_candidates(tombstones, most as usize, worth);
-        if wanted.first {
-            victims.truncate(victims.iter().take_while(|victim| victim.garbage() >= wanted.least).count());
-        }
-        if victims.is_empty() {
-            return Ok(Vec::new());
-        }
-        if !victims.iter().all(|victim| self.log.is_settled(victim)) {
-            self.log.settle(&self.make_durable()).map_err(|error| self.explain(error))?;
-        }
-        let mut passes = Vec::new();
-        for victim in &victims {
-            passes.extend(self.log.begin_pass(victim, tombstones).map_err(|error| self.explain(error))?);
-        }
-        Ok(passes)
     }
 
     /// Returns how much longer copies of the passes to come may be. Lets copies have higher versions where old ones

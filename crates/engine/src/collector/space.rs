@@ -89,7 +89,7 @@ impl Core {
 
     /// Runs `f` while no pass is in progress.
     pub fn without_passes<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _no_new_ones = self.collections.round.lock();
+        let _no_new_ones = self.collections.ahead.lock();
         while self.log.passes_in_progress() > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -195,7 +195,9 @@ impl Core {
     /// Empties a victim of `node`, a good one rather than one that brings little. Returns whether one was emptied, or
     /// segments became free otherwise.
     fn reclaim_for(&self, node: usize, end: Option<Instant>) -> Result<bool> {
-        for need in [Need::Some, Need::Any, Need::Last] {
+        // Victims left behind are good ones, or else the search has found none before these.
+        let known = usize::from(self.has_victims_ahead(node));
+        for need in [Need::Some, Need::Any, Need::Last].into_iter().skip(known) {
             let freed = self.collect(Some(node), need, Turn::Pass(end))?;
             // Freed segments count, even if another thread hands them on.
             if freed + self.reuse_freed(Wait::up_to(end))? > 0 {
