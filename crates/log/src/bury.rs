@@ -210,7 +210,7 @@ mod tests {
     }
 
     fn begin(log: &Log, index: u32, tombstones: Tombstones) -> Pass<'_> {
-        let candidate = Candidate { node: 0, index, gain: 0, live: 0, age: 0 };
+        let candidate = Candidate { node: 0, index, gain: 0, live: 0, age: 0, generation: 0 };
         log.begin_pass(&candidate, tombstones).expect("memory").expect("it is sealed")
     }
 

@@ -46,7 +46,7 @@ fn assert_mark_is_durable(log: &Log, events: &ShadowLog, rules: Emulate, referen
 }
 
 fn candidate(index: u32) -> Candidate {
-    Candidate { node: 0, index, gain: 0, live: 0, age: 0 }
+    Candidate { node: 0, index, gain: 0, live: 0, age: 0, generation: 0 }
 }
 
 /// Found by hand: a pass could free its victim before the entries that had superseded the victim's were durable, and

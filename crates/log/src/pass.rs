@@ -42,6 +42,8 @@ pub struct Candidate {
     pub live: u64,
     /// Bytes of segments opened since this one was opened.
     pub age: u64,
+    /// Which life of the segment this is.
+    pub generation: u64,
 }
 
 impl Candidate {
@@ -97,14 +99,15 @@ impl Log {
     }
 
     /// A candidate as it is now, by the counts folded last; rests that [`Log::candidates`] counted as gain are left out. `None` if its
-    /// segment is no longer available or not settled. Without a search: O(1).
+    /// segment is in another life, no longer available, or not settled. Without a search: O(1).
     pub fn look_again(&self, candidate: &Candidate, tombstones: Tombstones) -> Option<Candidate> {
         let (node, index) = (candidate.node as usize, candidate.index);
         let is_available = self.is_available(&self.pools[node].segments[index as usize], tombstones) && self.is_settled(candidate);
-        is_available.then(|| self.weigh(node, index, tombstones)).flatten()
+        let now = is_available.then(|| self.weigh(node, index, tombstones)).flatten();
+        now.filter(|now| now.generation == candidate.generation)
     }
 
-    /// Whether a pass over a segment may begin.
+    /// Whether a segment may be a victim, once it is settled.
     fn is_available(&self, segment: &Segment, tombstones: Tombstones) -> bool {
         segment.state() == SegmentState::Sealed
             && segment.in_use()
@@ -148,16 +151,17 @@ impl Log {
         let segment = &pool.segments[index as usize];
         let run_len = segment.run_len.load(Ordering::Relaxed);
         let bytes = u64::from(run_len) * pool.segment_bytes();
+        let generation = segment.generation.load(Ordering::Relaxed);
         let live = (segment.live_bytes() + self.moved_tombstone_bytes(segment, tombstones)).min(bytes);
         if live == 0 {
-            return Some(Candidate { node: node as u32, index, gain: bytes, live, age: self.age_of(segment) + bytes });
+            return Some(Candidate { node: node as u32, index, gain: bytes, live, age: self.age_of(segment) + bytes, generation });
         }
         // The gaps between writers' chunks are gained too, but the copies will have gaps of their own. Moved entries lie as close as they
         // can: moving them again for their gaps would never end.
         let gained = bytes.saturating_sub(live + gaps_of(live, bytes, segment));
         let dead = segment.written_bytes.load(Ordering::Relaxed).min(bytes).saturating_sub(live);
         let gain = if segment.is_cold() { gained.min(dead) } else { gained };
-        (run_len == 1).then(|| Candidate { node: node as u32, index, gain, live, age: self.age_of(segment) + bytes })
+        (run_len == 1).then(|| Candidate { node: node as u32, index, gain, live, age: self.age_of(segment) + bytes, generation })
     }
 
     /// Whether a segment holds a tombstone that must stay but would go with the segment (P2). Also true while entries may exist that

@@ -138,7 +138,7 @@ mod tests {
         log.seal(&|_| Ok(()), TakeBack::All).expect("memory");
         log.settle(&|_| Ok(())).expect("memory");
         let begin = |index: &u32| {
-            let candidate = Candidate { node: 0, index: *index, gain: 0, live: 0, age: 0 };
+            let candidate = Candidate { node: 0, index: *index, gain: 0, live: 0, age: 0, generation: 0 };
             log.begin_pass(&candidate, Tombstones::Swept).expect("memory").expect("it is sealed")
         };
         log.free_victims(segments.iter().map(begin).collect(), &|_| Ok(())).expect("memory");

@@ -223,7 +223,7 @@ mod tests {
         log.pools[0].close_from(0);
         log.seal(&|_| Ok(()), TakeBack::All).expect("memory");
         log.settle(&|_| Ok(())).expect("memory");
-        let candidate = Candidate { node: 0, index: log.segment_of(first).1, gain: 0, live: 0, age: 0 };
+        let candidate = Candidate { node: 0, index: log.segment_of(first).1, gain: 0, live: 0, age: 0, generation: 0 };
         let pass = log.begin_pass(&candidate, Tombstones::Swept).expect("memory").expect("it is sealed");
         let mut counted = Counted::default();
         let read = pass.read(true, &mut counted).expect("no damage");

@@ -160,7 +160,8 @@ pub(crate) struct Collections {
     pub nanos: AtomicU64,
     /// Freed segments that writers got back.
     pub reused: AtomicU64,
-    /// Victims chosen ahead, by node. One thread at a time chooses, so that two threads do not choose the same ones.
+    /// Victims chosen ahead, by node. One thread at a time chooses, so that two threads do not choose the same ones: no
+    /// pass begins while another thread holds the lock.
     ahead: Mutex<[Ahead; hither_log::address::MAX_NODES]>,
 }
 
@@ -289,7 +290,7 @@ impl Growth {
 }
 
 impl Core {
-    /// Collects the best victims of `node`, or of any node; returns the number of segments freed. Call outside epoch
+    /// Collects the best victims of `node`, or of any node, for one pass perhaps one that was left behind; returns the number of segments freed. Call outside epoch
     /// pins.
     pub fn collect(&self, node: Option<usize>, need: Need, turn: Turn) -> Result<usize> {
         self.committer.ensure_writable()?;

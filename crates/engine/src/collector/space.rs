@@ -195,19 +195,16 @@ impl Core {
     /// Empties a victim of `node`, a good one rather than one that brings little. Returns whether one was emptied, or
     /// segments became free otherwise.
     fn reclaim_for(&self, node: usize, end: Option<Instant>) -> Result<bool> {
-        // Victims left behind are good ones, or else the search has found none before these.
-        let known = usize::from(self.has_victims_ahead(node));
-        for need in [Need::Some, Need::Any, Need::Last].into_iter().skip(known) {
+        // Victims left behind are the best that `Need::Some` would find, or it would find none.
+        let first = if self.has_victims_ahead(node, end) { Need::Any } else { Need::Some };
+        for (need, then_seal) in [(first, Some(TakeBack::Idle)), (Need::Any, Some(TakeBack::All)), (Need::Last, None)] {
             let freed = self.collect(Some(node), need, Turn::Pass(end))?;
             // Freed segments count, even if another thread hands them on.
             if freed + self.reuse_freed(Wait::up_to(end))? > 0 {
                 return Ok(true);
             }
-            if need == Need::Some {
-                self.seal(TakeBack::Idle)?;
-            }
-            if need == Need::Any {
-                self.seal(TakeBack::All)?;
+            if let Some(chunks) = then_seal {
+                self.seal(chunks)?;
             }
         }
         Ok(false)

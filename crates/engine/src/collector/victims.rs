@@ -1,40 +1,53 @@
 //! The choice of victims.
 //!
-//! A search weighs every full segment of the store. A round in the background shares one search. But a write that finds
-//! no space empties one victim at a time, so its search leaves the next best victims of the node behind for the writes
-//! that find no space after it: that is a look at one segment instead of all.
+//! A choice weighs every full segment of the store. The victims of a round in the background share one. But a write that
+//! finds no space empties one victim at a time, so its choice leaves the next best victims of the node behind for the
+//! writes that find no space after it: that is a look at one segment instead of all.
 //!
 //! Thread safety: one thread at a time chooses, so that no two choose the same victims. Whoever takes a victim that was
-//! left behind asks whether it is still one: its keys may have been overwritten, or somebody who searched may have
-//! emptied it.
+//! left behind asks whether it is still one: another thread may have emptied it, or have found damage in it, and there
+//! may be less room for what has to be moved.
+//!
+//! Crash: nothing of this is on media.
 
-use super::{Core, Growth, Turn, Wanted, lock_until};
+use super::{Core, Growth, Need, Turn, Wanted, is_over, lock_until};
 use crate::error::Result;
 use hither_log::{Candidate, Pass};
 use std::ops::RangeInclusive;
+use std::time::Instant;
 
 /// Bytes of the victims of one round in the background, which share one search and one settling.
 const ROUND_BYTES: u64 = 2 << 20;
 /// Fewest and most passes of such a round.
 const PASSES_PER_ROUND: RangeInclusive<u64> = 4..=16;
-/// Victims that a search for one finds.
+/// Most victims that a choice of one finds.
 const FOUND_AT_ONCE: usize = 16;
-/// The segments that may be opened before victims left behind count for nothing: there may be better ones by then.
+/// The segments, of all nodes, that may be opened before victims left behind count for nothing: there may be better ones
+/// by then.
 const OPENED_MEANWHILE: u64 = 32;
 
-/// Victims of a node that a search has left behind. Settled ones only.
+/// Victims of a node that a choice has left behind. Settled ones only.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     /// The best one last.
     victims: Vec<Candidate>,
-    /// [`hither_log::Log::opened_bytes`] at the search.
+    /// [`hither_log::Log::opened_bytes`] at the choice.
     opened: u64,
 }
 
 impl Core {
-    /// Whether an earlier search has left victims on `node` behind.
-    pub(super) fn has_victims_ahead(&self, node: usize) -> bool {
-        self.collections.ahead.try_lock().is_some_and(|ahead| !ahead[node].victims.is_empty() && self.is_recent(&ahead[node]))
+    /// Whether an earlier choice has left victims on `node` behind. Waits for a choice under way until `end` at most.
+    pub(super) fn has_victims_ahead(&self, node: usize, end: Option<Instant>) -> bool {
+        let ahead = lock_until(&self.collections.ahead, end);
+        ahead.is_some_and(|ahead| !ahead[node].victims.is_empty() && self.is_recent(&ahead[node]))
+    }
+
+    /// Forgets the victims that were left behind: much has become garbage at once, so there are better ones. (Whoever is
+    /// choosing just now may leave some behind all the same.)
+    pub fn forget_victims(&self) {
+        if let Some(mut ahead) = self.collections.ahead.try_lock() {
+            ahead.iter_mut().for_each(|ahead| ahead.victims.clear());
+        }
     }
 
     fn is_recent(&self, ahead: &Ahead) -> bool {
@@ -56,31 +69,36 @@ impl Core {
         // Asked with the lock held: once a close has waited for the passes under way, no new one begins.
         self.committer.ensure_writable()?;
         self.collector.prepare(self)?;
-        let most = match wanted.turn {
-            Turn::Pass(_) => 1,
-            Turn::Round => (ROUND_BYTES / self.log.pool(0).segment_bytes()).clamp(*PASSES_PER_ROUND.start(), *PASSES_PER_ROUND.end()),
-        };
-        match wanted.node {
-            Some(node) if most == 1 => self.begin_one(wanted, &mut ahead[node], worth),
-            _ => {
-                let victims = self.find_victims(wanted, most as usize, worth)?;
-                let passes: Result<Vec<_>> = victims.iter().map(|victim| self.begin_pass(victim)).collect();
-                Ok(passes?.into_iter().flatten().collect())
+        match (wanted.turn, wanted.node) {
+            (Turn::Pass(_), Some(node)) => self.begin_one(wanted, &mut ahead[node], worth),
+            (turn, _) => {
+                let most = match turn {
+                    Turn::Pass(_) => 1,
+                    Turn::Round => {
+                        (ROUND_BYTES / self.log.pool(0).segment_bytes()).clamp(*PASSES_PER_ROUND.start(), *PASSES_PER_ROUND.end())
+                    }
+                };
+                let victims = self.choose_victims(wanted, most as usize, worth);
+                if !victims.iter().all(|victim| self.log.is_settled(victim)) {
+                    self.settle_victims()?;
+                }
+                victims.iter().filter_map(|victim| self.begin_pass(victim).transpose()).collect()
             }
         }
     }
 
     /// Begins a pass over one victim: one that was left behind if that is enough, or else the best.
     fn begin_one(&self, wanted: &Wanted, ahead: &mut Ahead, worth: impl Fn(&Candidate) -> bool) -> Result<Vec<Pass<'_>>> {
-        if !self.is_recent(ahead) {
+        // A last attempt takes the best one that there is.
+        if !self.is_recent(ahead) || is_over(wanted.turn.end()) {
             ahead.victims.clear();
         }
         while let Some(victim) = ahead.victims.last() {
             let pass = match self.log.look_again(victim, self.collector.tombstones()) {
                 // Perhaps it is enough for whoever needs space more urgently.
-                Some(now) if !worth(&now) || now.garbage() < wanted.least => break,
-                Some(now) => self.begin_pass(&now)?,
-                None => None,
+                Some(now) if (!worth(&now) || now.garbage() < wanted.least) && wanted.need != Need::Last => break,
+                Some(now) if worth(&now) => self.begin_pass(&now)?,
+                _ => None,
             };
             ahead.victims.pop();
             if let Some(pass) = pass {
@@ -88,7 +106,13 @@ impl Core {
             }
         }
         let opened = self.log.opened_bytes();
-        let mut victims = self.find_victims(wanted, FOUND_AT_ONCE, worth)?;
+        let mut victims = self.choose_victims(wanted, FOUND_AT_ONCE, worth);
+        let Some(best) = victims.first().copied() else { return Ok(Vec::new()) };
+        if !self.log.is_settled(&best) {
+            self.settle_victims()?;
+        }
+        // Much worse ones would soon hide better ones.
+        victims.retain(|victim| self.log.is_settled(victim) && victim.garbage() >= best.garbage() / 2.0);
         victims.reverse();
         let mut begun = None;
         while begun.is_none()
@@ -102,16 +126,17 @@ impl Core {
         Ok(begun.into_iter().collect())
     }
 
-    /// The best victims, at most `most`, best first. Settles them.
-    fn find_victims(&self, wanted: &Wanted, most: usize, worth: impl Fn(&Candidate) -> bool) -> Result<Vec<Candidate>> {
+    /// The best victims, at most `most`, best first. Some may not be settled.
+    fn choose_victims(&self, wanted: &Wanted, most: usize, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
         let mut victims = self.log.best_candidates(self.collector.tombstones(), most, worth);
         if wanted.first {
             victims.truncate(victims.iter().take_while(|victim| victim.garbage() >= wanted.least).count());
         }
-        if !victims.iter().all(|victim| self.log.is_settled(victim)) {
-            self.log.settle(&self.make_durable()).map_err(|error| self.explain(error))?;
-        }
-        Ok(victims)
+        victims
+    }
+
+    fn settle_victims(&self) -> Result<()> {
+        self.log.settle(&self.make_durable()).map_err(|error| self.explain(error))
     }
 
     fn begin_pass(&self, victim: &Candidate) -> Result<Option<Pass<'_>>> {
@@ -124,17 +149,21 @@ mod tests {
     use super::super::tests::small;
     use super::super::{LEAST_GAIN, Need};
     use super::*;
-    use crate::{Kind, Store};
-    use hither_log::{TakeBack, Tombstones};
+    use crate::{KeyspaceHandle, Kind, Store};
+    use hither_log::{TakeBack, Tombstones, Wait};
+    use std::time::Duration;
+
+    fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64) {
+        store.write_wait(keyspace, &key.to_be_bytes(), Some(&[7; 200])).unwrap();
+    }
 
     /// A store whose full segments have different shares of garbage, and their numbers, the best victim first.
     fn uneven() -> (Store, Vec<u32>) {
         let store = small();
         let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
-        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[7; 200])).unwrap();
-        (0..2000).for_each(|key| _ = put(key));
+        (0..2000).for_each(|key| put(&store, &keyspace, key));
         // Of each later seventieth more keys are overwritten.
-        (0..2000).filter(|key| key % 28 < key / 70).for_each(|key| _ = put(key));
+        (0..2000).filter(|key| key % 28 < key / 70).for_each(|key| put(&store, &keyspace, key));
         store.core.seal(TakeBack::All).unwrap();
         let best = store.core.log.best_candidates(Tombstones::Swept, FOUND_AT_ONCE, |victim| victim.gain > 0);
         assert!(best.len() == FOUND_AT_ONCE && best.iter().all(|victim| victim.garbage() > 2.0 * LEAST_GAIN), "{best:?}");
@@ -156,18 +185,18 @@ mod tests {
     }
 
     #[test]
-    fn a_search_leaves_the_next_best_victims_behind() {
+    fn a_choice_leaves_the_next_best_victims_behind() {
         let (store, best) = uneven();
         let core = &store.core;
-        assert!(!core.has_victims_ahead(0));
+        assert!(!core.has_victims_ahead(0, None));
         let (_pass, first) = begun(core);
-        assert!(first == best[0] && core.has_victims_ahead(0));
-        // As good as new, should anybody search.
+        assert!(first == best[0] && core.has_victims_ahead(0, None));
+        // As good as new, should anybody choose among all.
         let (pass, second) = begun(core);
         assert_eq!(second, best[1]);
         drop(pass);
         let (_pass, third) = begun(core);
-        assert_eq!(third, best[2], "and not the one that a search would find");
+        assert_eq!(third, best[2], "and not the one that a choice among all would find");
     }
 
     #[test]
@@ -186,7 +215,7 @@ mod tests {
         let core = &store.core;
         let (_pass, _) = begun(core);
         assert!(begin(core, 1.5).is_none(), "no segment has so much garbage");
-        assert!(core.has_victims_ahead(0));
+        assert!(core.has_victims_ahead(0, None));
         assert_eq!(begun(core).1, best[1]);
     }
 
@@ -198,9 +227,65 @@ mod tests {
         drop(pass);
         let bytes = core.log.pool(0).segment_bytes();
         core.collections.ahead.lock()[0].opened -= OPENED_MEANWHILE * bytes;
-        assert!(core.has_victims_ahead(0));
+        assert!(core.has_victims_ahead(0, None));
         core.collections.ahead.lock()[0].opened -= bytes;
-        assert!(!core.has_victims_ahead(0));
-        assert_eq!(begun(core).1, best[0], "there was a search");
+        assert!(!core.has_victims_ahead(0, None));
+        assert_eq!(begun(core).1, best[0], "chosen among all");
+    }
+
+    /// Regression: a segment that was emptied, opened and filled again passed for the victim that it had been.
+    #[test]
+    fn a_victim_in_another_life_is_none() {
+        let (store, best) = uneven();
+        let core = &store.core;
+        drop(begun(core));
+        let victim = core.log.candidates(Tombstones::Swept, |victim| victim.index == best[1])[0];
+        let pass = core.log.begin_pass(&victim, Tombstones::Swept).unwrap().expect("it is full and settled");
+        assert!(core.run_pass(&pass, Growth::None, None).unwrap());
+        assert_eq!(core.free_victims(vec![pass]).unwrap(), 1);
+        core.reuse_freed(Wait::Yes).unwrap();
+        let keyspace = store.create_keyspace("others", Kind::Hash).unwrap();
+        let is_full_again = || core.log.candidates(Tombstones::Swept, |victim| victim.index == best[1]).len() == 1;
+        for key in (0..1300).take_while(|_| !is_full_again()) {
+            put(&store, &keyspace, key % 50);
+            if key % 70 == 69 {
+                core.seal(TakeBack::All).unwrap();
+            }
+        }
+        assert!(is_full_again() && core.has_victims_ahead(0, None));
+        core.log.settle(&core.make_durable()).unwrap();
+        assert_eq!(begun(core).1, best[2]);
+    }
+
+    /// Regression: while another thread chose, there seemed to be none, and every segment was weighed twice.
+    #[test]
+    fn victims_left_behind_are_seen_while_another_thread_chooses() {
+        let (store, _) = uneven();
+        let core = &store.core;
+        drop(begun(core));
+        let (told, wait) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _chooses = core.collections.ahead.lock();
+                told.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(50));
+            });
+            wait.recv().unwrap();
+            assert!(core.has_victims_ahead(0, None));
+        });
+    }
+
+    #[test]
+    fn a_choice_leaves_no_much_worse_victims_behind_and_a_dropped_keyspace_makes_better_ones() {
+        let (store, _) = uneven();
+        let core = &store.core;
+        let best = core.log.best_candidates(Tombstones::Swept, 1, |victim| victim.gain > 0)[0];
+        drop(begun(core));
+        let left = core.collections.ahead.lock()[0].victims.clone();
+        assert!(!left.is_empty() && left.iter().all(|victim| victim.garbage() * 2.0 >= best.garbage()));
+        store.create_keyspace("others", Kind::Hash).unwrap();
+        assert!(core.has_victims_ahead(0, None));
+        store.drop_keyspace("others").unwrap();
+        assert!(!core.has_victims_ahead(0, None));
     }
 }

@@ -83,6 +83,7 @@ impl Store {
             self.core.snapshots.forget(&keyspace);
         }
         drop(pin);
+        self.core.forget_victims();
         Ok(true)
     }
 
