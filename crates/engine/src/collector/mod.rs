@@ -290,8 +290,8 @@ impl Growth {
 }
 
 impl Core {
-    /// Collects the best victims of `node`, or of any node, for one pass perhaps one that was left behind; returns the number of segments freed. Call outside epoch
-    /// pins.
+    /// Collects the best victims of `node`, or of any node; where one is wanted, perhaps one that an earlier choice has
+    /// left behind. Returns the number of segments freed. Call outside epoch pins.
     pub fn collect(&self, node: Option<usize>, need: Need, turn: Turn) -> Result<usize> {
         self.committer.ensure_writable()?;
         let least = match need {

@@ -16,7 +16,7 @@ use hither_log::{Candidate, Pass};
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
-/// Bytes of the victims of one round in the background, which share one search and one settling.
+/// Bytes of the victims of one round in the background, which share one choice and one settling.
 const ROUND_BYTES: u64 = 2 << 20;
 /// Fewest and most passes of such a round.
 const PASSES_PER_ROUND: RangeInclusive<u64> = 4..=16;
@@ -95,9 +95,9 @@ impl Core {
         }
         while let Some(victim) = ahead.victims.last() {
             let pass = match self.log.look_again(victim, self.collector.tombstones()) {
+                Some(now) if worth(&now) && now.garbage() >= wanted.least => self.begin_pass(&now)?,
                 // Perhaps it is enough for whoever needs space more urgently.
-                Some(now) if (!worth(&now) || now.garbage() < wanted.least) && wanted.need != Need::Last => break,
-                Some(now) if worth(&now) => self.begin_pass(&now)?,
+                Some(_) if wanted.need != Need::Last => break,
                 _ => None,
             };
             ahead.victims.pop();
@@ -191,7 +191,7 @@ mod tests {
         assert!(!core.has_victims_ahead(0, None));
         let (_pass, first) = begun(core);
         assert!(first == best[0] && core.has_victims_ahead(0, None));
-        // As good as new, should anybody choose among all.
+        // Dropped, it is the best one again for whoever chooses among all.
         let (pass, second) = begun(core);
         assert_eq!(second, best[1]);
         drop(pass);
