@@ -31,4 +31,4 @@ pub mod workload;
 #[allow(unsafe_code)]
 pub mod yardstick;
 
-pub use cli::{main_with_args, main_with_prefix};
+pub use cli::main_with_prefix;

@@ -5,5 +5,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    hither_bench::main_with_args(std::env::args_os())
+    hither_bench::main_with_prefix(&[], std::env::args_os())
 }

@@ -1,6 +1,6 @@
 //! The commands: `run`, `figures`, `nstore`, `compaction`, `report`, `yardstick`.
 //!
-//! [`main_with_args`] is the whole program, so that `hither bench …` can run the same. Exit status: 0 done (figures:
+//! [`main_with_prefix`] is the whole program, so that `hither bench …` can run the same. Exit status: 0 done (figures:
 //! every row meets its demand), 1 a figure is short or the data is wrong, 2 wrong use, 3 a failure.
 
 use std::ffi::OsString;
@@ -116,18 +116,8 @@ struct YardstickArgs {
     json: bool,
 }
 
-/// The program; the first argument is its name. Commands of this program that it starts itself get `bench` in front if
-/// the executable is not `hither-bench`.
-pub fn main_with_args<I, A>(args: I) -> ExitCode
-where
-    I: IntoIterator<Item = A>,
-    A: Into<OsString> + Clone,
-{
-    let alone = std::env::current_exe().ok().and_then(|exe| exe.file_stem().map(|stem| stem == "hither-bench"));
-    main_with_prefix(if alone.unwrap_or(true) { &[] } else { &["bench"] }, args)
-}
-
-/// As [`main_with_args`], with the given words between the program and the commands that it starts.
+/// The program; the first argument is its name. Commands of this program that it starts itself get the words of
+/// `prefix` in front: `bench` in `hither bench`.
 pub fn main_with_prefix<I, A>(prefix: &[&str], args: I) -> ExitCode
 where
     I: IntoIterator<Item = A>,

@@ -56,6 +56,13 @@ pub struct Record {
     pub target_ops_per_s: Option<f64>,
     /// Number of operations of a run: keys, or scans.
     pub ops: u64,
+    /// Operations before the clock starts, as requested; kinds that touch each key once have none. 0 in records from
+    /// before 2026-11-30.
+    #[serde(default)]
+    pub warmup_ops: u64,
+    /// Seed of keys and streams. 0 in records from before 2026-11-30.
+    #[serde(default)]
+    pub seed: u64,
     /// Median rate over the runs.
     pub ops_per_s: f64,
     /// The rate of each run.

@@ -140,6 +140,8 @@ fn join(spec: &RunSpec, runs: &[Run], phase: usize, machine: &Machine) -> Record
         mode: if open.is_some() { "open" } else { "closed" }.into(),
         target_ops_per_s: open,
         ops: first.outcome.ops,
+        warmup_ops: spec.warmup(),
+        seed: spec.seed,
         ops_per_s: median(&rates).unwrap_or(0.0),
         runs: rates,
         dram_bytes_per_key: per_key(|run| run.dram),
@@ -191,6 +193,21 @@ mod tests {
         assert!(records.iter().all(|r| r.runs.len() == 3 && r.ops_per_s > 0.0 && r.p50_us > 0.0));
         assert_eq!(records[1].checked, 5000);
         assert_eq!(records[0].mode, "closed");
+    }
+
+    #[test]
+    fn a_record_names_what_its_run_can_be_repeated_with() {
+        let request = "--keys 1000 --ops 400 --seed 7 --collector chain --cleaners 0 --capacity 33554432 -w load -w get --medium volatile";
+        let spec = spec(request);
+        let make = |directory: &Path| StoreTarget::create(&spec, Index::Hash, directory);
+        let records = run_script(&spec, Kind::Load, make).expect("records");
+        for record in &records {
+            assert_eq!((record.seed, record.warmup_ops), (7, 40));
+            let wanted = [("collector", "chain"), ("cleaners", "0"), ("capacity", "33554432"), ("max capacity", "67108864")];
+            for (name, value) in wanted {
+                assert_eq!(record.settings.get(name).map(String::as_str), Some(value), "{name}");
+            }
+        }
     }
 
     /// Regression: the map's records named the medium and the durability of the request.

@@ -6,7 +6,7 @@
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
-use hither::{Builder, Db, Durability, Keyspace, KeyspaceOptions, MediumChoice, OrderedKind};
+use hither::{Builder, CollectorKind, Db, Durability, Keyspace, KeyspaceOptions, MediumChoice, OrderedKind};
 
 use super::{Error, Result, Session, Target};
 use crate::harness::spec::{self, Medium, RunSpec};
@@ -45,10 +45,31 @@ pub struct StoreTarget {
     db: Db,
     keyspace: Keyspace,
     index: Index,
+    /// Settings that the store was opened with and does not tell by itself.
+    asked: Vec<(String, String)>,
 }
 
 fn failed(error: hither::Error) -> Error {
     Error::store("hither", error)
+}
+
+fn setting(name: &str, value: impl ToString) -> (String, String) {
+    (name.into(), value.to_string())
+}
+
+/// The settings of collection and size.
+fn settings_of(builder: Builder) -> (Builder, Vec<(String, String)>) {
+    let mut found = Vec::new();
+    let builder = builder.with_options(|options| {
+        let collector = if options.collector == CollectorKind::Chain { "chain" } else { "batched" };
+        found = vec![
+            setting("collector", collector),
+            setting("cleaners", options.gc_threads),
+            setting("capacity", options.capacity),
+            setting("max capacity", options.max_capacity),
+        ];
+    });
+    (builder, found)
 }
 
 /// The builder for a request.
@@ -76,21 +97,23 @@ impl StoreTarget {
 
     /// Creates a store with these settings.
     pub fn create_with(builder: Builder, index: Index) -> Result<Self> {
+        let (builder, asked) = settings_of(builder);
         let db = builder.ordered_index(index.kind()).open().map_err(failed)?;
         let options = match index {
             Index::Hash => KeyspaceOptions::hash(),
             Index::Ordered | Index::Learned => KeyspaceOptions::ordered(),
         };
         let keyspace = db.create_keyspace(KEYSPACE, options).map_err(failed)?;
-        Ok(Self { db, keyspace, index })
+        Ok(Self { db, keyspace, index, asked })
     }
 
     /// Opens a store that [`StoreTarget::create`] left behind.
     pub fn reopen(builder: Builder, index: Index) -> Result<Self> {
+        let (builder, asked) = settings_of(builder);
         let db = builder.ordered_index(index.kind()).create(false).open().map_err(failed)?;
         let keyspace = db.open_keyspace(KEYSPACE).map_err(failed)?;
         let keyspace = keyspace.ok_or_else(|| Error::WrongData("the keyspace is gone after the kill".into()))?;
-        Ok(Self { db, keyspace, index })
+        Ok(Self { db, keyspace, index, asked })
     }
 
     /// The number of pairs that the store reports.
@@ -134,13 +157,13 @@ impl Target for StoreTarget {
     fn settings(&self) -> Vec<(String, String)> {
         let stats = self.db.stats();
         let Some(pool) = stats.pools.first() else { return Vec::new() };
-        let text = |name: &str, value: String| (name.to_string(), value);
-        vec![
-            text("medium", pool.medium.to_string()),
-            text("persistence domain", pool.persistence_domain.to_string()),
-            text("flush", pool.flush.to_string()),
-            text("shards", stats.shards.to_string()),
-        ]
+        let found = [
+            setting("medium", &pool.medium),
+            setting("persistence domain", &pool.persistence_domain),
+            setting("flush", &pool.flush),
+            setting("shards", stats.shards),
+        ];
+        found.into_iter().chain(self.asked.iter().cloned()).collect()
     }
 
     fn session(&self) -> Result<StoreSession<'_>> {
