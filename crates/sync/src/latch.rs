@@ -86,20 +86,42 @@ impl LatchTable {
     /// taken, if one of them is held. A stripe that occurs twice counts as held.
     #[inline(always)]
     pub fn try_lock_set<'a>(&'a self, stripes: &'a [usize]) -> Option<LatchSet<'a>> {
+        self.take_free(stripes).ok()
+    }
+
+    /// As [`LatchTable::try_lock_set`]; an error names the stripe that is held.
+    #[inline(always)]
+    fn take_free<'a>(&'a self, stripes: &'a [usize]) -> Result<LatchSet<'a>, usize> {
         let mut set = LatchSet { table: self, stripes: &stripes[..0] };
         for (i, &stripe) in stripes.iter().enumerate() {
             if self.stripes[stripe].state.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-                return None;
+                return Err(stripe);
             }
             set.stripes = &stripes[..=i];
         }
-        Some(set)
+        Ok(set)
     }
 
     /// Takes all of `stripes`, waiting for each. They must be in strictly ascending order: then two callers cannot wait
     /// for each other.
+    ///
+    /// While it waits, it holds none of them, at first: its holder may have lost its processor for milliseconds, and
+    /// everyone who needs one of the others would wait as long (`docs/measurements/paths.md`). After some vain attempts
+    /// it takes one after the other, and so comes to an end beside any number of shorter sections.
     pub fn lock_set<'a>(&'a self, stripes: &'a [usize]) -> LatchSet<'a> {
+        const ATTEMPTS: usize = if cfg!(loom) { 1 } else { 16 };
         debug_assert!(stripes.is_sorted_by(|a, b| a < b), "latches are taken in ascending order");
+        for _ in 0..ATTEMPTS {
+            match self.take_free(stripes) {
+                Ok(set) => return set,
+                Err(held) => self.wait_until_free(held),
+            }
+        }
+        self.lock_in_order(stripes)
+    }
+
+    #[cold]
+    fn lock_in_order<'a>(&'a self, stripes: &'a [usize]) -> LatchSet<'a> {
         let mut set = LatchSet { table: self, stripes: &stripes[..0] };
         for (i, &stripe) in stripes.iter().enumerate() {
             std::mem::forget(self.lock(stripe));
@@ -299,6 +321,57 @@ mod tests {
         for stripe in 0..8 {
             drop(table.lock(stripe));
         }
+    }
+
+    /// Regression: who waited for one latch of a set kept the others, and everyone who needed those waited, too.
+    #[test]
+    fn who_waits_for_one_latch_of_a_set_holds_none() {
+        let table = LatchTable::new(8, 0);
+        let began = AtomicU64::new(0);
+        let held = table.lock(5);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                began.store(1, Ordering::Relaxed);
+                table.lock_set(&[1, 2, 5]).last_version()
+            });
+            while began.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            let others = table.try_lock_set(&[1, 2]);
+            drop(held);
+            others.expect("a latch is held by a thread that waits").set_last_version(7);
+            assert_eq!(waiter.join().expect("it ends"), 7);
+        });
+    }
+
+    /// Where the attempts are used up, the latches are taken one by one.
+    #[test]
+    fn a_set_is_taken_beside_holders_that_never_leave_all_free() {
+        let table = LatchTable::new(8, 0);
+        let (ends, taken) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for stripe in [3, 6] {
+                scope.spawn({
+                    let (table, ends, taken) = (&table, &ends, &taken);
+                    move || {
+                        while ends.load(Ordering::Relaxed) == 0 {
+                            let guard = table.lock(stripe);
+                            guard.set_last_version(guard.last_version() + 1);
+                            taken.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+            for _ in 0..200 {
+                let set = table.lock_set(&[3, 6]);
+                let (last, before) = (set.last_version(), taken.load(Ordering::Relaxed));
+                set.set_last_version(last + 1);
+                std::thread::yield_now();
+                assert_eq!(taken.load(Ordering::Relaxed), before, "others hold a latch of the set");
+            }
+            ends.store(1, Ordering::Relaxed);
+        });
     }
 
     #[test]
