@@ -16,6 +16,7 @@
 //! 6. Remove tombstones from the indexes.
 //! 7. Go on filling the segments that were open.
 
+mod batches;
 mod report;
 
 pub use report::{RecoveryReport, RestartSource};
@@ -29,10 +30,10 @@ use crate::resolver::{LogResolver, Wary};
 use crate::salvage::keeps_parts_of_batches;
 use crate::write::PlaceGuard;
 use hither_index::{Hasher, Index, Key, Ref, Resolver};
-use hither_log::address::LINK_MASK;
 use hither_log::entry::BatchTag;
 use hither_log::replay::{ScanTotals, SegmentToScan, verify_totals};
 use hither_log::{EntryView, Log, Op};
+use hither_pmem::SegmentState as OnMedia;
 use hither_sync::epoch;
 use hither_sync::latch::LatchTable;
 use parking_lot::Mutex;
@@ -88,6 +89,9 @@ pub(super) struct Recovery<'a> {
     pub(super) by_id: HashMap<u32, usize>,
     /// Keys whose chains may be broken: keyspace id and hash.
     pub(super) broken: Mutex<HashSet<(u32, u64)>>,
+    /// Batches that are whole although members may be missing: another member lies in a sealed segment, which is sealed
+    /// when all that was being written at that time is durable. Only with `salvage`; otherwise damage is refused.
+    whole: Option<Mutex<HashSet<batches::BatchId>>>,
     /// Links to members of batches that were dropped.
     pub(super) dropped: Mutex<HashSet<u64>>,
     /// A damaged entry that a checkpoint led to; 0: none was met.
@@ -142,6 +146,7 @@ pub(crate) fn run(
         keyspaces,
         by_id: keyspaces.iter().enumerate().map(|(at, keyspace)| (keyspace.info.id, at)).collect(),
         broken: Mutex::default(),
+        whole: options.salvage.then(Mutex::default),
         dropped: Mutex::default(),
         damaged: AtomicU64::new(0),
         latches: LatchTable::new(1024, 0),
@@ -202,6 +207,10 @@ pub(crate) fn run(
     log.harden(&scanned)?;
     report.last_version = recovery.last_version.load(Ordering::Relaxed);
     report.batches_dropped = recovery.settle_batches()?;
+    if report.batches_dropped > 0 && (basis.passed_over || !report.salvaged.is_empty()) {
+        let dropped = report.batches_dropped;
+        report.salvaged.push(format!("{dropped} batches lack members, unwritten or unreadable ones, and are left out whole"));
+    }
     recovery.ensure_nothing_damaged()?;
     report.chains_mended = recovery.mend_chains(in_use);
     report.passes_completed = recovery.complete_passes(in_use)?;
@@ -209,13 +218,11 @@ pub(crate) fn run(
         // Removed before the settled version is raised: the checkpoint may not count only because that is too low.
         (basis.drop_unusable)()?;
     }
-    if !report.clean || keeps_parts {
-        // Where parts of batches were kept, the next opening, which may follow a crash, must not take them for batches
-        // that the crash cut short. Raised only when the marks of the chains are durable: if this recovery is cut
-        // short, the next one finds the children of dropped batches by these batches' members, and knows those members
-        // only above the settled version.
-        (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;
-    }
+    // So that the next opening need not count the members of these batches. Where parts of batches were kept, it must
+    // not take them for batches that a crash cut short. Raised only when the marks of the chains are durable: if this
+    // recovery is cut short, the next one finds the children of dropped batches by these batches' members, and knows
+    // those members only above the settled version.
+    (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;
     report.tombstones = recovery.remove_tombstones();
     let unscanned = loaded.map_or(Vec::new(), |loaded| log.unscanned(&loaded.open));
     log.resume(&[scanned, unscanned].concat())?;
@@ -276,7 +283,7 @@ impl<'a> Recovery<'a> {
         let _pin = epoch::pin();
         let mut pending = Pending { ring: [None; AHEAD], next: 0 };
         let (mut tombstones, mut batched, mut broken) = (Vec::new(), Vec::new(), Vec::new());
-        let doubtful = segment.descriptor.state == hither_pmem::SegmentState::Active && !self.log.pool(segment.node as usize).was_clean();
+        let doubtful = segment.descriptor.state == OnMedia::Active && !self.log.pool(segment.node as usize).was_clean();
         let mut last_version = 0;
         let totals = self.log.scan_segment(segment, |reference, version, entry| {
             last_version = last_version.max(version);
@@ -290,7 +297,10 @@ impl<'a> Recovery<'a> {
                 self.log.note_garbage(reference, entry.size, entry.op() == Op::Delete);
                 return;
             };
-            if found.batch.is_some() {
+            if let Some(batch) = found.batch_id() {
+                if let Some(whole) = self.whole.as_ref().filter(|_| segment.descriptor.state == OnMedia::Sealed) {
+                    whole.lock().insert(batch);
+                }
                 batched.push(found);
                 return;
             }
@@ -427,51 +437,6 @@ impl<'a> Recovery<'a> {
             self.log.note_garbage(found.reference.0, size, found.op == Op::Delete);
         }
         newer
-    }
-
-    /// Installs batches that are whole. Marks the members of the others dead on media, so that no later recovery takes
-    /// them for committed. Returns the number of batches dropped.
-    fn settle_batches(&self) -> Result<u64> {
-        let mut batched = std::mem::take(&mut *self.batched.lock());
-        if batched.is_empty() {
-            return Ok(0);
-        }
-        let identity = |found: &Found<'_>| found.batch.map_or((0, 0), |tag| (found.version.saturating_sub(u64::from(tag.index)), tag.size));
-        batched.sort_unstable_by_key(|found| (identity(found), found.version));
-        let mut dropped = 0;
-        let _pin = epoch::pin();
-        for members in batched.chunk_by(|a, b| identity(a) == identity(b)) {
-            if members.len() as u64 == u64::from(identity(&members[0]).1) {
-                for member in members.iter().filter(|member| member.keyspace != DEAD) {
-                    if member.keyspace == DROPPED {
-                        let size = self.log.entry(member.reference.0).size;
-                        self.log.note_garbage(member.reference.0, size, member.op == Op::Delete);
-                        continue;
-                    }
-                    if member.op == Op::Delete {
-                        self.tombstones.lock().push(*member);
-                    }
-                    self.install(member);
-                }
-                continue;
-            }
-            dropped += 1;
-            for member in members {
-                self.dropped.lock().insert(member.reference.0 & LINK_MASK);
-                // Also a member that is already marked: the mark may not be durable yet.
-                self.log.mark_dead_on_media(member.reference.0);
-                if member.keyspace != DEAD {
-                    self.log.note_garbage(member.reference.0, self.log.entry(member.reference.0).size, member.op == Op::Delete);
-                }
-            }
-        }
-        if dropped > 0 {
-            for node in 0..self.log.nodes() {
-                self.log.pool(node).fence();
-                self.log.pool(node).sync()?;
-            }
-        }
-        Ok(dropped)
     }
 
     /// Removes the tombstones from the indexes, where they have done their work; returns their number.

@@ -42,10 +42,10 @@ pub(crate) struct Restart {
 }
 
 impl Restart {
-    /// Loads the checkpoint, if there is a usable one, and scans the rest.
-    pub fn run(log: &Log, names: &mut Names, options: &Options) -> Result<Restart> {
+    /// Loads the checkpoint, if there is a usable one, and scans the rest. `salvaged` is the damage that was passed over
+    /// so far; it is in the report, too.
+    pub fn run(log: &Log, names: &mut Names, options: &Options, mut salvaged: Vec<String>) -> Result<Restart> {
         let started = std::time::Instant::now();
-        let mut salvaged = Vec::new();
         let in_use = log.load_tables(options.salvage.then_some(&mut salvaged))?;
         salvage::name_lost(names, log, &in_use, &mut salvaged);
         let catalogue = &names.catalogue;

@@ -160,8 +160,7 @@ impl Store {
             opened.pools.iter().map(|pool| pool.path().map_or_else(|| "(memory)".to_owned(), |path| path.display().to_string())).collect();
         let clock_ms = opened.pools[0].clock_ms();
         let log = Arc::new(Log::new(opened.pools, &log_options, 0));
-        let Restart { hasher, keyspaces, mut recovery, checkpoints } = Restart::run(&log, &mut names, &options)?;
-        recovery.salvaged.splice(0..0, salvaged);
+        let Restart { hasher, keyspaces, mut recovery, checkpoints } = Restart::run(&log, &mut names, &options, salvaged)?;
         recovery.clock_ahead_ms = clock_ms.saturating_sub(wall_clock_ms());
         let mut catalogue = names.catalogue;
         // Matters only after a salvage: a keyspace number that entries on media carry is never assigned again.
@@ -381,6 +380,9 @@ impl Core {
         self.committer.call_back();
         durable?;
         self.persist_clock()?;
+        // Nothing is being written any more: the next opening need not count the members of any batch.
+        let settled = self.log.clock.stable();
+        (0..self.log.nodes()).try_for_each(|node| self.log.pool(node).set_settled(settled))?;
         // A pass on a thread of the caller's may still be under way: the totals must count what it has copied.
         self.without_passes(|| self.log.record_totals())?;
         self.checkpoints.take_final(self);

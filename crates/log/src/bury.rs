@@ -63,7 +63,7 @@ impl Log {
             }
         });
         let (mut burial, mut pin) = (Burial { marked: 0, found, ended_at: None }, epoch::pin());
-        let mut whole = Vec::new();
+        let (mut whole, mut chain) = (Vec::new(), Vec::new());
         for (number, &(link, child)) in walks.iter().enumerate() {
             // Another collector may free segments that a walk passes; a link is looked up and followed under one pin.
             if number % WALKS_PER_PIN == 0 {
@@ -74,22 +74,27 @@ impl Log {
             if let Some((ahead, ..)) = walks.get(number + AHEAD) {
                 self.prefetch_link(ahead);
             }
-            // A recovery frees nothing, so it need not know.
-            if let Some(link) = self.bury_chain(link, child, through_marks, &mut burial.marked)
-                && !through_marks
-                && burial.ended_at.is_none()
-                && self.may_lead_to_damage(&link, &mut whole)
-            {
-                burial.ended_at = Some(link);
+            // A recovery frees nothing, so it need not know what hides behind damage.
+            let end = self.walk_chain(link, child, through_marks, &mut chain).filter(|_| !through_marks);
+            if let Some(lost) = end.filter(|end| self.may_lead_to_damage(end, &mut whole)) {
+                burial.ended_at.get_or_insert(lost);
+                continue;
+            }
+            for &(reference, was_dead) in &chain {
+                self.mark_dead_on_media(reference);
+                burial.marked += u64::from(!was_dead);
             }
         }
         burial
     }
 
-    /// Marks the entries along a chain. A chain may lead out of the victim and into it again; its entries in the victim are marked, too.
-    /// Another walk that meets a mark above them must not leave anything alive behind it, and the victim may be given up. Returns the
-    /// link at the end, if it leads to nothing valid.
-    fn bury_chain<'a>(&'a self, first: Link, mut child: Child<'a>, through_marks: bool, marked: &mut u64) -> Option<Link> {
+    /// Collects the entries along a chain, and whether each is marked. Returns the link at the end, if it leads to nothing valid.
+    ///
+    /// Another walk that meets a mark takes everything behind it for marked. So either all of these entries are to be marked, or, where
+    /// the chain may go on behind damage, none. A chain may lead out of the victim and into it again; its entries in the victim are marked,
+    /// too, since the victim may be given up.
+    fn walk_chain<'a>(&'a self, first: Link, mut child: Child<'a>, through_marks: bool, chain: &mut Vec<(u64, bool)>) -> Option<Link> {
+        chain.clear();
         let mut next = Some(first);
         while let Some(link) = next {
             let Some(found) = self.ancestor(link, &child) else { return self.follow(link).is_none().then_some(link) };
@@ -97,8 +102,7 @@ impl Log {
             if was_dead && !through_marks {
                 break;
             }
-            self.mark_dead_on_media(address::pack(link.node as u32, link.offset, 0));
-            *marked += u64::from(!was_dead);
+            chain.push((address::pack(link.node as u32, link.offset, 0), was_dead));
             (next, child) = (self.link(found.entry.parent(), found.entry.parent_generation()), found.child);
         }
         None
@@ -251,6 +255,27 @@ mod tests {
             assert!(!is_tried(Tombstones::Buried));
             assert_eq!(is_tried(Tombstones::Swept), middle_shard == 1, "others can find out what the tombstone keeps out");
         }
+    }
+
+    /// Regression: such a walk left marks above the damaged entry. The walk from a tombstone met them, took everything behind them for
+    /// marked, and the tombstone went with its segment.
+    #[test]
+    fn a_walk_that_ends_at_damage_leaves_no_mark_for_another_to_trust() {
+        let log = log();
+        let oldest = write(&log, 0, Op::Insert, 0);
+        let damaged = write(&log, 1, Op::Update, oldest);
+        let above = write(&log, 2, Op::Update, damaged);
+        let newest = write(&log, 3, Op::Update, above);
+        seal(&log);
+        damage(&log, damaged);
+        let outcome = bury(&log, log.segment_of(newest).1);
+        assert!(matches!(outcome, Err(Error::Damaged { .. })), "{outcome:?}");
+        assert!(!log.entry(above).is_dead());
+        let tombstone = write(&log, 0, Op::Delete, newest);
+        seal(&log);
+        let outcome = bury(&log, log.segment_of(tombstone).1);
+        assert!(matches!(outcome, Err(Error::Damaged { .. })), "{outcome:?}");
+        assert!(!log.entry(oldest).is_dead());
     }
 
     /// What a link named may be long gone, and its segment in a life whose generation looks the same.

@@ -261,6 +261,9 @@ pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals, 
         return Err(damaged(format!("{} places hold neither zeros nor a valid entry", totals.torn)));
     }
     let counted = d.state != OnMedia::Active || (clean && d.flags & TOTALS_RECORDED != 0);
+    if counted && (d.entries, d.sealed_bytes) == UNKNOWN {
+        return Err(damaged(String::from("a salvage has passed over damage here, and how much the segment should hold is not known")));
+    }
     if counted && (totals.entries != u64::from(d.entries) || totals.bytes != d.sealed_bytes) {
         return Err(damaged(format!(
             "{} entries of {} bytes were found where {} of {} bytes were sealed",
@@ -268,6 +271,18 @@ pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals, 
         )));
     }
     Ok(())
+}
+
+/// The totals of a segment of which a salvage knows only that something is missing. No segment holds as much.
+const UNKNOWN: (u32, u64) = (u32::MAX, u64::MAX);
+
+/// The descriptor under which a half-filled segment with damage is sealed: an open segment's damage would pass for torn
+/// bytes after the next crash. Its totals are those of the last close, or unknown ones if it was written after that:
+/// what is still readable may happen to agree with those of an earlier close.
+fn sealed_as_damaged(found: &Descriptor, was_clean: bool) -> Descriptor {
+    let recorded = was_clean && found.flags & TOTALS_RECORDED != 0;
+    let (entries, sealed_bytes) = if recorded { (found.entries, found.sealed_bytes) } else { UNKNOWN };
+    Descriptor { state: OnMedia::Sealed, flags: found.flags & !TOTALS_RECORDED, entries, sealed_bytes, ..*found }
 }
 
 impl Log {
@@ -344,10 +359,7 @@ impl Log {
         for (segment, totals) in open {
             let pool = &self.pools[segment.node as usize];
             if pool.segments[segment.index as usize].salvaged.load(Ordering::Relaxed) {
-                // As what it held at the last close: an open segment's damage would pass for torn bytes after the next
-                // crash.
-                let flags = segment.descriptor.flags & !TOTALS_RECORDED;
-                pool.pool.commit_descriptor(segment.index, &Descriptor { state: OnMedia::Sealed, flags, ..segment.descriptor })?;
+                pool.pool.commit_descriptor(segment.index, &sealed_as_damaged(&segment.descriptor, pool.pool.was_clean()))?;
                 continue;
             }
             if totals.torn > 0 {

@@ -140,7 +140,9 @@ impl Segment {
         for counter in [&self.open_chunks, &self.entries, &self.tombstones, &self.pins] {
             counter.store(0, Ordering::Relaxed);
         }
-        for counter in [&self.written_bytes, &self.dead_bytes, &self.tombstone_bytes, &self.newest_tombstone, &self.swept_to] {
+        for counter in
+            [&self.written_bytes, &self.dead_bytes, &self.tombstone_bytes, &self.newest_tombstone, &self.swept_to, &self.tail_at_open]
+        {
             counter.store(0, Ordering::Relaxed);
         }
         self.torn.store(false, Ordering::Relaxed);

@@ -50,7 +50,7 @@ mod write;
 
 use crate::error::{Error, Result};
 use crate::options::{CheckpointMode, Options, wall_clock_ms};
-use crate::recovery::RecoveryReport;
+use crate::recovery::{RecoveryReport, thread_count};
 use crate::store::Core;
 use format::Header;
 use hither_log::{Log, SegmentRow};
@@ -243,7 +243,8 @@ impl Checkpoints {
         let place = (is_wanted && is_whole).then(|| store_of(options)).flatten();
         let kept = place.is_some();
         let store = place.filter(|_| !is_copy(options));
-        let (mode, threads) = (options.checkpoints, recovery.threads as u64);
+        // Not `recovery.threads`: it may have had few segments to read.
+        let (mode, threads) = (options.checkpoints, thread_count(options, usize::MAX) as u64);
         Checkpoints { store, kept, mode, threads, taking: Mutex::new(()), state: Mutex::new(state) }
     }
 

@@ -68,6 +68,27 @@ fn a_scan_refuses_a_page_that_cannot_be_read_and_a_salvage_keeps_the_rest() {
     assert!(store.check().unwrap().is_sound());
 }
 
+/// Regression: after a crash a salvage sealed such a segment with the totals of the last close: none, in a new segment.
+/// When the device had replaced the page by zeros, that was what was left, and the store opened without a word.
+#[test]
+fn what_a_salvage_after_a_crash_could_not_read_is_missed_even_if_only_zeros_are_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |dir: &Path| Options { shards: 1, checkpoints: CheckpointMode::Off, ..options(dir) };
+    let store = Store::open(at(dir.path())).unwrap();
+    put(&store, &store.create_keyspace("k", Kind::Hash).unwrap(), b"key", &value_of(1));
+    let crashed = crash(dir.path());
+    let place = place_of(crashed.path(), 1);
+    let store = Store::open(Options { salvage: true, ..with_bad_page(&at(crashed.path()), place) }).unwrap();
+    assert_eq!(get(&store, &store.open_keyspace("k").unwrap(), b"key"), None);
+    store.close().unwrap();
+    drop(store);
+    let mut bytes = std::fs::read(crashed.path().join("node0.hither")).unwrap();
+    bytes[place / PAGE * PAGE..][..PAGE].fill(0);
+    std::fs::write(crashed.path().join("node0.hither"), bytes).unwrap();
+    let refused = Store::open(at(crashed.path())).map(drop).expect_err("it opens as if nothing were missing");
+    assert!(refused.kind() == ErrorKind::Damaged && refused.to_string().contains("salvage"), "{refused}");
+}
+
 /// Returns the number of keys that can be read correctly; the others must be refused as damaged.
 fn readable(store: &Store) -> u64 {
     let keyspace = store.open_keyspace("k").unwrap();
