@@ -13,13 +13,14 @@ use crate::failure::Failure;
 pub fn open(instead: &str) -> Result<Stdin, Failure> {
     let stdin = std::io::stdin();
     if is_closed(&stdin) {
-        return Err(Failure::Usage(format!("standard input is to be read, but it is closed; {instead}")));
+        let what = "closed (or the null device, opened for writing, too; give </dev/null for an empty input)";
+        return Err(Failure::Usage(format!("standard input is to be read, but it is {what}; {instead}")));
     }
     Ok(stdin)
 }
 
 /// Whether a standard stream was closed when the program began. Rust then opens the null device in its place, for
-/// reading and writing.
+/// reading and writing. A caller that opened it like that itself cannot be told apart.
 fn is_closed(stream: impl AsFd) -> bool {
     let null = std::fs::metadata("/dev/null").map(|metadata| metadata.rdev());
     let here = rustix::fs::fstat(&stream).map(|stat| stat.st_rdev);

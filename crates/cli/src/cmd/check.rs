@@ -26,6 +26,8 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
 enum Verdict {
     Sound,
     NotSound,
+    /// What `--salvage` has passed over, at least, is damaged.
+    PassedOver,
     /// Not even `--salvage` opens it.
     Lost,
 }
@@ -33,7 +35,11 @@ enum Verdict {
 fn examine(args: &StoreArgs) -> Result<(Value, Verdict), Failure> {
     let db = store::open_whole(args)?;
     let report = db.check()?;
-    let verdict = if report.is_sound() { Verdict::Sound } else { Verdict::NotSound };
+    let verdict = match report.is_sound() {
+        true => Verdict::Sound,
+        false if args.salvage => Verdict::PassedOver,
+        false => Verdict::NotSound,
+    };
     let report = serde_json::to_value(report).map_err(|error| Failure::Usage(format!("the report cannot be written: {error}")))?;
     Ok((report, verdict))
 }
@@ -61,6 +67,9 @@ fn print(mut report: Value, verdict: Verdict, out: &mut Output) -> Result<(), Fa
         Verdict::Sound => "sound",
         Verdict::NotSound => {
             "NOT SOUND: the problems are listed above; restore the pools from a backup, or use --salvage with dump to save what is readable"
+        }
+        Verdict::PassedOver => {
+            "NOT SOUND: the problems are listed above; restore the pools from a backup, or make a sound store of what is readable (hither copy --salvage)"
         }
         Verdict::Lost => "NOT SOUND, and --salvage does not open it either: restore the pools from a backup",
     })

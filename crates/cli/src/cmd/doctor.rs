@@ -4,6 +4,7 @@
 //! would get. Exit status 1 if a directory cannot hold a store.
 
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use hither::MediumChoice;
@@ -11,6 +12,7 @@ use hither_pmem::{CreateOptions, FlushKind, MediumInfo, MediumKind, PersistenceD
 use hither_topology::Topology;
 use serde::Serialize;
 
+use super::dump::end_of_links;
 use crate::args::StoreArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, tree};
@@ -143,16 +145,24 @@ fn place_report(place: Place, choice: MediumChoice) -> PlaceReport {
         Place::Store(path) => (None, path),
         Place::Node(node, path) => (Some(node), path),
     };
-    let (medium, problem) = match try_out(&path, choice) {
+    let (medium, problem) = match try_out(&path, node.unwrap_or(0), choice) {
         Ok(medium) => (Some(medium_report(medium)), None),
         Err(problem) => (None, Some(problem)),
     };
     PlaceReport { node, exists: path.exists(), path: path.display().to_string(), medium, problem }
 }
 
-/// Creates a small pool in `path`, or in the nearest existing directory above it, and removes it again.
-fn try_out(path: &Path, choice: MediumChoice) -> Result<MediumInfo, String> {
+/// Creates a small pool where that of a node would be, or in the nearest existing directory above it, and removes it
+/// again.
+fn try_out(path: &Path, node: u32, choice: MediumChoice) -> Result<MediumInfo, String> {
     let absolute = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    // A pool may be a link to another place, also one where nothing is yet.
+    let name = absolute.join(format!("node{node}.hither"));
+    let end = end_of_links(&name);
+    if fs::metadata(&end).is_ok_and(|found| found.file_type().is_char_device()) {
+        return Err(format!("{} is a device, on which nothing is tried; `hither stat` tells what a store finds there", end.display()));
+    }
+    let absolute = if end == name { absolute } else { end.parent().map_or(absolute, Path::to_owned) };
     let existing = absolute.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     if !existing.is_dir() {
         return Err(format!("{} is not a directory", existing.display()));
@@ -256,11 +266,11 @@ mod tests {
     #[test]
     fn a_directory_is_tried_out_and_left_clean() {
         let parent = tempfile::tempdir().unwrap();
-        let info = try_out(&parent.path().join("not/there"), MediumChoice::Volatile).unwrap();
+        let info = try_out(&parent.path().join("not/there"), 0, MediumChoice::Volatile).unwrap();
         assert_eq!(info.kind, MediumKind::Volatile);
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
         let file = parent.path().join("file");
         fs::write(&file, "x").unwrap();
-        assert!(try_out(&file, MediumChoice::File).unwrap_err().contains("not a directory"));
+        assert!(try_out(&file, 0, MediumChoice::File).unwrap_err().contains("not a directory"));
     }
 }

@@ -59,7 +59,7 @@ fn followed(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// The name at the end of a chain of links that leads to no file yet.
-fn end_of_links(path: &Path) -> PathBuf {
+pub(super) fn end_of_links(path: &Path) -> PathBuf {
     let mut end = path.to_owned();
     // As many links as the system follows.
     for _ in 0..40 {

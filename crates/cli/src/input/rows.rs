@@ -9,6 +9,9 @@ use std::io::{BufRead, Chain, Cursor, ErrorKind, Read};
 
 use super::{BYTE_ORDER_MARK, Bad, MAX_LINE, SourceError};
 
+/// Most fields of a row that is longer than one piece of the input.
+const MOST_FIELDS: usize = 1 << 20;
+
 /// Rows of an input.
 pub struct Rows<R> {
     input: Chain<Cursor<Vec<u8>>, R>,
@@ -205,10 +208,12 @@ impl Row {
 
     /// Gives up on a row that is too long for any record, before it takes all memory.
     fn check_length(&self) -> Result<(), SourceError> {
-        if self.bytes.len() as u64 <= MAX_LINE {
+        if self.bytes.len() as u64 <= MAX_LINE && self.ends.len() <= MOST_FIELDS {
             return Ok(());
         }
-        let (line, what) = if self.state == State::Quoted {
+        let (line, what) = if self.ends.len() > MOST_FIELDS {
+            (self.first_line, "the row has more than a million fields; is this the right file and format?")
+        } else if self.state == State::Quoted {
             (self.quote_line, "the field in quotes that begins here is longer than any record; is the quote closed?")
         } else {
             (self.first_line, "the row is longer than any record; is this the right file and format?")
@@ -258,6 +263,15 @@ mod tests {
         assert_eq!(rows(b"a,\"x\ny\",\n\"\"\"\n", 64).1, Some(3));
         assert_eq!(rows(b"a,\"b\"", 64), (vec![(1, vec![b"a".to_vec(), b"b".to_vec()])], None));
         assert_eq!(rows(b"a\"\n\"b\"c\n", 64).1, None);
+    }
+
+    /// Regression: fields without content counted for nothing, and took all memory.
+    #[test]
+    fn a_row_of_commas_is_given_up() {
+        let commas = std::io::Read::take(std::io::repeat(b','), 64 << 20);
+        let mut rows = Rows::new(std::io::BufReader::new(commas));
+        let error = rows.advance().expect_err("a row of 64 million fields");
+        assert!(matches!(&error, SourceError::Unusable(bad) if bad.line == 1 && bad.what.contains("fields")), "{error:?}");
     }
 
     #[test]

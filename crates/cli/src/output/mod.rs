@@ -135,12 +135,19 @@ fn is_zero(number: &u64) -> bool {
 
 /// Reports on standard error why a command failed.
 pub fn error(failure: &Failure, json: bool) {
-    let text = if json {
-        serde_json::json!({ "error": failure.to_string(), "status": failure.status() }).to_string()
+    if json {
+        json_on_stderr(&serde_json::json!({ "error": failure.to_string(), "status": failure.status() }));
     } else {
-        format!("hither: {failure}")
-    };
-    stderr(&text);
+        stderr(&format!("hither: {failure}"));
+    }
+}
+
+/// Writes an object as a line to standard error. All its control characters are escaped, also those that JSON allows in
+/// strings: a terminal would obey them.
+fn json_on_stderr(object: &serde_json::Value) {
+    let escaped = |c: char| if c.is_control() { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    let shown: String = object.to_string().chars().map(escaped).collect();
+    let _ = writeln!(std::io::stderr(), "{shown}");
 }
 
 /// Writes a line to standard error. If that fails, nobody is left to report it to. Control characters are escaped:
@@ -180,7 +187,7 @@ pub fn salvaged(what: &str, form: Form) {
 fn tell(kind: &str, level: Level, what: &str, form: Form) {
     match form {
         Form::Text => stderr(&format!("hither: {kind}: {what}")),
-        Form::Json => stderr(&serde_json::json!({ kind: what }).to_string()),
+        Form::Json => json_on_stderr(&serde_json::json!({ kind: what })),
         Form::Log => log(level, kind, &[("what", &what)]),
     }
 }

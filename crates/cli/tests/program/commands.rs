@@ -165,6 +165,21 @@ fn doctor_needs_no_store() {
     assert!(store.run(&["doctor"]).done().out().contains("persistence domain"));
 }
 
+/// Regression: the directory was tried out where the pool is a link to another file system, and a store in memory was
+/// said to survive a loss of power.
+#[test]
+fn doctor_tries_out_the_place_to_which_a_pool_is_a_link() {
+    let (folder, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+    std::os::unix::fs::symlink(memory.path().join("pool"), folder.path().join("node0.hither")).unwrap();
+    let directory = folder.path().to_str().unwrap();
+    let place = run(&["doctor", "--json", "--data", directory]).done().document()["places"][0].clone();
+    assert_eq!((&place["medium"], &place["survives_power_loss"]), (&json!("volatile"), &json!(false)), "{place}");
+    assert_eq!(std::fs::read_dir(memory.path()).unwrap().count(), 0, "doctor leaves nothing behind");
+    run(&["put", "k", "v", "--data", directory, "--capacity", "1M", "--max-capacity", "4M"]).done();
+    let stat = run(&["stat", "--json", "--data", directory]).done().document();
+    assert_eq!(stat["pools"][0]["medium"], place["medium"]);
+}
+
 /// Regression: in a container each run has the same process number, so what a killed run left kept all later ones from
 /// working.
 #[test]
@@ -391,6 +406,7 @@ fn dump_salvage_saves_all_where_only_metadata_is_damaged() {
         assert!(saved.err().contains("hither: salvaged: ") && !saved.err().contains("restore"), "{number}: {}", saved.err());
         let checked = hither(&["check", "--salvage"]).expect(1).out();
         assert!(checked.contains("is damaged") || checked.contains("bytes long"), "{number}: {checked}");
+        assert!(checked.contains("hither copy --salvage") && !checked.contains("use --salvage"), "{number}: {checked}");
         assert!(std::fs::read(&pool).unwrap() == *image, "{number}: it is looked at only");
     }
     std::fs::write(&pool, &images[1]).unwrap();

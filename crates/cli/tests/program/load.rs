@@ -251,6 +251,27 @@ fn an_input_that_may_be_cut_off_is_told() {
     assert_eq!(refused.out(), "durable 0\n");
 }
 
+/// Regression: nothing was reported as durable where an input is refused right behind the records that were skipped, so
+/// a script that goes on behind the last report began anew.
+#[test]
+fn an_input_that_is_refused_behind_what_was_skipped_loses_no_progress() {
+    let store = Store::any();
+    let input = b"a\t1\nb\t2\nbad\nc\t3\n";
+    for skip in ["0", "1", "2"] {
+        assert_eq!(store.feed(&["load", "--skip", skip], input).expect(2).out(), "durable 2\n", "{skip}");
+    }
+}
+
+/// Regression: a control character that JSON leaves as it is was escaped as in Rust, so the line was no JSON.
+#[test]
+fn lines_on_standard_error_are_json_whatever_they_quote() {
+    let store = Store::any();
+    let told = store.feed(&["load", "--json", "--skip-bad"], "a\t1\nb\t\\\u{7f}\u{9b}\n".as_bytes()).done().err();
+    let warnings: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let quoted = |line: &serde_json::Value| line["warning"].as_str().is_some_and(|text| text.contains('\u{7f}'));
+    assert!(warnings.iter().any(quoted) && !told.contains('\u{7f}') && !told.contains('\u{9b}'), "{told}");
+}
+
 /// Regression: a new store was created, and records that were in no store were reported as durable.
 #[test]
 fn a_load_that_is_to_go_on_needs_what_it_began() {

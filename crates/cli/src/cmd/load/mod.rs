@@ -59,7 +59,9 @@ pub fn run(store: &StoreArgs, args: LoadArgs, out: &mut Output) -> Result<Outcom
     }
     let plan = Plan { threads: threads(&args), group: args.group as usize, resume: args.resume };
     let loaded = pipeline::run(&keyspace, &plan, |feeder| reader.feed(feeder), |durable| reporter.durable(durable));
-    let reported = reporter.finish(loaded.durable);
+    // Also if the input is refused right behind the records that were skipped: those are durable, as the caller knows.
+    let known = if reader.skipped == args.skip { args.skip } else { 0 };
+    let reported = reporter.finish(loaded.durable.max(known));
     // Before anything fails, because a full store has spilled first.
     store::warn_of_spills(&db, store);
     loaded.result?;
