@@ -2,11 +2,14 @@
 //! passwords.
 //!
 //! `time=SECONDS level=LEVEL event=NAME key=value …`, or the same as a JSON object.
+//!
+//! Thread safety: any thread. While a server runs, no thread that logs waits for the reader of the log: see [`writer`].
+
+pub mod writer;
 
 use crate::shared::now_ms;
 use parking_lot::Mutex;
 use std::fmt::{Display, Write as _};
-use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -34,9 +37,15 @@ impl Level {
         }
     }
 
-    /// The level of this name, in any case.
+    /// The level of this name, in any case; also by the names that Redis has for it.
     pub fn named(name: &str) -> Option<Level> {
-        [Level::Debug, Level::Info, Level::Warn, Level::Error].into_iter().find(|level| level.name().eq_ignore_ascii_case(name))
+        match name.to_ascii_lowercase().as_str() {
+            "debug" | "verbose" => Some(Level::Debug),
+            "info" | "notice" => Some(Level::Info),
+            "warn" | "warning" => Some(Level::Warn),
+            "error" => Some(Level::Error),
+            _ => None,
+        }
     }
 }
 
@@ -65,13 +74,16 @@ pub fn set_json(on: bool) {
 
 /// Writes one event, if its level is high enough.
 pub fn log(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) {
-    if !is_wanted(level) {
-        return;
+    if let Some(line) = line_now(level, event, pairs) {
+        writer::put(&line);
     }
+}
+
+/// The line of an event that happens now; none if its level is too low.
+fn line_now(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) -> Option<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let line = line(&format!("{}.{:03}", now.as_secs(), now.subsec_millis()), level, event, pairs, JSON.load(Ordering::Relaxed));
-    // In one write, so that lines stay whole. A failure cannot be reported anywhere.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    let time = || format!("{}.{:03}", now.as_secs(), now.subsec_millis());
+    is_wanted(level).then(|| line(&time(), level, event, pairs, JSON.load(Ordering::Relaxed)))
 }
 
 /// As [`log`], for events that clients can cause as often as they like: more than [`FEW`] lines in a second are only
@@ -93,10 +105,18 @@ pub fn tell_left_out() {
     tell_count(before);
 }
 
-fn tell_count(left_out: u64) {
-    if left_out > 0 {
-        log(Level::Warn, "lines-left-out", &[("count", &left_out), ("why", &format!("clients caused more than {FEW} in a second"))]);
+fn tell_count(count: u64) {
+    if let Some(line) = left_out(count, &format_args!("clients caused more than {FEW} in a second")) {
+        writer::put(&line);
     }
+}
+
+/// The line that reports how many lines were left out, and why; none if there are none.
+fn left_out(count: u64, why: &dyn Display) -> Option<String> {
+    if count == 0 {
+        return None;
+    }
+    line_now(Level::Warn, "lines-left-out", &[("count", &count), ("why", why)])
 }
 
 /// Maximum lines of [`log_few`] in a second.

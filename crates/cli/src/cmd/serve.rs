@@ -1,8 +1,8 @@
 //! `serve`: serves the store to Redis clients, until SIGTERM, SIGINT or the command SHUTDOWN.
 //!
-//! Standard error gets one line for each event, see [`hither_server::events`]. With NOTIFY_SOCKET (systemd,
-//! `Type=notify`) the service manager is notified when the server is ready and when it stops, and is asked for more
-//! time before and after ([`crate::notify`]).
+//! Standard error gets one line for each event, see [`hither_server::events`]; a thread of its own writes them. With
+//! NOTIFY_SOCKET (systemd, `Type=notify`) the service manager is notified when the server is ready and when it stops,
+//! and is asked for more time before and after ([`crate::notify`]).
 
 use crate::args::StoreArgs;
 use crate::failure::{Failure, Outcome};
@@ -10,6 +10,7 @@ use crate::notify::{self, Patience};
 use crate::serve_config::ServeArgs;
 use crate::store::{self, Missing};
 use hither_server::backup;
+use hither_server::events::writer::Writer;
 use hither_server::events::{Level, log};
 use hither_server::net::{StartError, check_files, listen};
 use hither_server::{Config, Server};
@@ -30,6 +31,8 @@ fn of_server(args: &StoreArgs) -> StoreArgs {
 
 /// Runs the command. A failure is an event of its log, too.
 pub fn run(args: &StoreArgs, serve: ServeArgs) -> Outcome {
+    // To the end, so that nothing that is logged here waits for whoever reads it.
+    let _writer = Writer::begin();
     serve_until_told(args, serve).unwrap_or_else(|failure| {
         log(Level::Error, "failed", &[("status", &failure.status()), ("why", &failure)]);
         Outcome::Exit(ExitCode::from(failure.status()))

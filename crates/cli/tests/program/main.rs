@@ -10,6 +10,7 @@ mod compact;
 mod copy;
 mod edges;
 mod load;
+mod log;
 mod packaging;
 mod refusals;
 mod serve;

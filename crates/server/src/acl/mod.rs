@@ -136,7 +136,7 @@ impl Acl {
     /// # Errors
     /// Why not, as text for the client; nothing has changed then.
     pub fn set_user(&self, name: &[u8], rules: &[Vec<u8>]) -> Result<(), String> {
-        let name = user::name_of(name).map_err(|_| "Usernames can't contain spaces or null characters".to_owned())?;
+        let name = user::name_of(name).map_err(|wrong| wrong.0.to_owned())?;
         let rules = user::join_parentheses(rules)
             .map_err(|rule| format!("Unmatched parenthesis in acl selector starting at '{}'.", String::from_utf8_lossy(&rule)))?;
         let _changing = self.changing.lock();
@@ -216,7 +216,7 @@ impl Acl {
             return Err("a line begins with user NAME".to_owned());
         }
         let name = words.next().ok_or("a line begins with user NAME")?;
-        let name = user::name_of(&name).map_err(|_| "the user's name cannot be one".to_owned())?;
+        let name = user::name_of(&name).map_err(|wrong| wrong.0.to_owned())?;
         let rules = user::join_parentheses(&words.collect::<Vec<_>>()).map_err(|_| "a parenthesis is not closed".to_owned())?;
         // Clients of an existing user stay logged in, with the new rules.
         let id = self.user(name).map_or_else(|| self.next_id.fetch_add(1, Ordering::Relaxed), |user| user.id);

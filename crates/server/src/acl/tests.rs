@@ -197,3 +197,26 @@ fn users_and_rules_are_bounded() {
     assert!(set(&acl, "one-more", "on").is_err());
     set(&acl, "u1", "off").unwrap();
 }
+
+/// Regression: a name that was too long or not UTF-8 was refused because of spaces that it did not have, and the error
+/// about a line of the file gave no reason.
+#[test]
+fn names_that_no_user_can_have_are_refused_for_the_right_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let acl = acl_in(dir.path());
+    let refused = |name: &[u8], why: &str| {
+        assert_eq!(acl.set_user(name, &[]), Err(why.to_owned()));
+        std::fs::write(acl.file().unwrap(), [b"# users\nuser ", name, b" on"].concat()).unwrap();
+        let error = acl.load().unwrap_err();
+        assert!(error.ends_with(&format!("users.acl:2: {why}")), "{error}");
+    };
+    refused(&[b'n'; 257], "Usernames have at most 256 bytes");
+    refused(b"\xff", "Usernames must be UTF-8");
+    refused("a\u{a0}b".as_bytes(), "Usernames can't contain spaces or null characters");
+    refused(b"a\0b", "Usernames can't contain spaces or null characters");
+    assert_eq!(acl.set_user(b"", &[]), Err("Usernames can't be empty".to_owned()));
+    acl.set_user(&[b'n'; 256], &[]).unwrap();
+    acl.save().unwrap();
+    acl.load().unwrap();
+    assert!(acl.user(&"n".repeat(256)).is_some());
+}

@@ -9,6 +9,8 @@ use hither_resp::Args;
 
 /// Maximum size of a user's rules, in bytes.
 pub const MAX_RULES: usize = 64 << 10;
+/// Maximum size of a user's name, in bytes.
+const MAX_NAME: usize = 256;
 
 const NO_SUCH_PASSWORD: Wrong = Wrong("The password you are trying to remove from the user does not exist");
 const BAD_HASH: Wrong = Wrong("The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters");
@@ -225,8 +227,17 @@ pub fn join_parentheses(rules: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Vec<u8>> {
 }
 
 /// Checks whether a user may have this name, and returns it as text.
+///
+/// # Errors
+/// Why not.
 pub fn name_of(bytes: &[u8]) -> Result<&str, Wrong> {
-    let name = std::str::from_utf8(bytes).map_err(|_| SYNTAX)?;
+    let name = std::str::from_utf8(bytes).map_err(|_| Wrong("Usernames must be UTF-8"))?;
+    if name.is_empty() {
+        return Err(Wrong("Usernames can't be empty"));
+    }
+    if name.len() > MAX_NAME {
+        return Err(Wrong("Usernames have at most 256 bytes"));
+    }
     let bad = |c: char| c.is_whitespace() || c.is_control();
-    if name.is_empty() || name.len() > 256 || name.contains(bad) { Err(SYNTAX) } else { Ok(name) }
+    if name.contains(bad) { Err(Wrong("Usernames can't contain spaces or null characters")) } else { Ok(name) }
 }

@@ -163,7 +163,7 @@ const ENTRIES: &[Entry] = &[
     ),
     free(
         "loglevel",
-        "argument must be one of the following: debug, info, warn, error",
+        "argument must be one of the following: debug, verbose, info, notice, warn, warning, error",
         |_| events::level().name().to_owned(),
         |_, text| Level::named(text).map(events::set_level),
     ),

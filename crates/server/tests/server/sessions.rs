@@ -186,7 +186,11 @@ fn every_setting_that_can_be_changed_is() {
     for (name, value) in changes {
         assert_eq!(client.run(&format!("CONFIG GET {name}")), format!("[{name} {value}]"));
     }
-    set(&mut client, "loglevel", "info");
+    // Regression: the names of levels that tools for Redis send were refused.
+    for (given, level) in [("warning", "warn"), ("verbose", "debug"), ("NOTICE", "info")] {
+        assert_eq!(set(&mut client, "loglevel", given), "OK", "{given}");
+        assert_eq!(client.run("CONFIG GET loglevel"), format!("[loglevel {level}]"));
+    }
 }
 
 #[test]
