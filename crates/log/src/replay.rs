@@ -43,6 +43,19 @@ pub struct ScanTotals {
     /// Offset in the pool behind the last word that is not zero. (The last 24 bytes of a segment are not examined: no
     /// entry begins there.)
     pub tail: u64,
+    /// Offset behind the space that torn entries would take if they were whole, as far as their heads are there.
+    pub torn_end: u64,
+}
+
+impl ScanTotals {
+    /// Where a segment may go on being filled after a crash.
+    ///
+    /// Not inside a torn entry: what is missing of it may be one byte, since no checksum covers the padding behind a
+    /// value. One new entry in 256 would begin with that byte, make the torn entry whole, and be hidden in it from
+    /// every later scan.
+    fn resume_at(&self) -> u64 {
+        self.tail.max(self.torn_end)
+    }
 }
 
 /// The bytes of a pool from `offset` to `end`, up to which an entry there may extend.
@@ -219,6 +232,9 @@ impl<'a> Walk<'a> {
             }
         }
         self.in_torn = true;
+        if let Ok(torn) = EntryView::parse(&self.bytes[self.at..]) {
+            self.totals.torn_end = self.totals.torn_end.max(offset + torn.size);
+        }
         self.at += 8;
         self.totals.tail = self.start + self.at as u64;
     }
@@ -351,7 +367,7 @@ impl Log {
     }
 
     /// Resumes open segments after recovery. For each shard, the emptiest segment that was open goes on being filled
-    /// behind its last byte. The other open ones are sealed as recovered, with what was found in them, and those with
+    /// behind its last byte, and behind what is torn there ([`ScanTotals::torn_end`]). The other open ones are sealed as recovered, with what was found in them, and those with
     /// damage as what they held when the store was closed.
     pub fn resume(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
         let mut open: Vec<_> = scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active).collect();
@@ -365,7 +381,9 @@ impl Log {
             if totals.torn > 0 {
                 pool.segments[segment.index as usize].torn.store(true, Ordering::Relaxed);
             }
-            if segment.descriptor.run_len > 1 || !pool.resume_segment(segment.index, u32::from(segment.descriptor.shard), totals.tail) {
+            if segment.descriptor.run_len > 1
+                || !pool.resume_segment(segment.index, u32::from(segment.descriptor.shard), totals.resume_at())
+            {
                 pool.segments[segment.index as usize].torn.store(true, Ordering::Relaxed);
                 pool.pool.commit_descriptor(segment.index, &pool.describe(segment.index, OnMedia::Recovered))?;
             }

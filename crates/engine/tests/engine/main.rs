@@ -35,6 +35,7 @@ mod salvages;
 mod set_aside;
 mod shortcuts;
 mod too_large;
+mod torn;
 mod unread_damage;
 mod unreadable;
 mod utilization;
