@@ -308,7 +308,11 @@ impl ServeArgs {
     fn set_log(&self) -> Result<(), Failure> {
         if let Some(text) = &self.log_level {
             let level = Level::named(text);
-            events::set_level(level.ok_or_else(|| Failure::Usage(format!("log-level is \"{text}\"; give debug, info, warn or error")))?);
+            events::set_level(
+                level.ok_or_else(|| {
+                    Failure::Usage(format!("log-level is \"{text}\"; give debug, info, warn, error or one of Redis' names"))
+                })?,
+            );
         }
         match self.log_format.as_deref() {
             None | Some("text") => {}

@@ -63,7 +63,7 @@ impl Log {
             }
         });
         let (mut burial, mut pin) = (Burial { marked: 0, found, ended_at: None }, epoch::pin());
-        let (mut whole, mut chain) = (Vec::new(), Vec::new());
+        let (mut known, mut chain) = (Vec::new(), Vec::new());
         for (number, &(link, child)) in walks.iter().enumerate() {
             // Another collector may free segments that a walk passes; a link is looked up and followed under one pin.
             if number % WALKS_PER_PIN == 0 {
@@ -74,9 +74,9 @@ impl Log {
             if let Some((ahead, ..)) = walks.get(number + AHEAD) {
                 self.prefetch_link(ahead);
             }
-            // A recovery frees nothing, so it need not know what hides behind damage.
+            // A recovery completes a pass that had found no such end, or had marked what it marks again.
             let end = self.walk_chain(link, child, through_marks, &mut chain).filter(|_| !through_marks);
-            if let Some(lost) = end.filter(|end| self.may_lead_to_damage(end, &mut whole)) {
+            if let Some(lost) = end.filter(|end| self.may_lead_to_damage(end, &mut known)) {
                 burial.ended_at.get_or_insert(lost);
                 continue;
             }
@@ -90,7 +90,7 @@ impl Log {
 
     /// Collects the entries along a chain, and whether each is marked. Returns the link at the end, if it leads to nothing valid.
     ///
-    /// Another walk that meets a mark takes everything behind it for marked. So either all of these entries are to be marked, or, where
+    /// Another walk that meets a mark takes everything behind it for marked. So a pass marks either all of these entries or, where
     /// the chain may go on behind damage, none. A chain may lead out of the victim and into it again; its entries in the victim are marked,
     /// too, since the victim may be given up.
     fn walk_chain<'a>(&'a self, first: Link, mut child: Child<'a>, through_marks: bool, chain: &mut Vec<(u64, bool)>) -> Option<Link> {
@@ -109,21 +109,19 @@ impl Log {
     }
 
     /// Whether a link that leads to nothing valid may lead to an entry that was damaged. Most are only old: the segment is in another
-    /// life, whose generation has the same low byte. So this is determined from the whole segment. `whole` remembers the lives that are not
-    /// damaged. Call under the pin under which the link was found.
-    fn may_lead_to_damage(&self, link: &Link, whole: &mut Vec<(usize, u64)>) -> bool {
+    /// life, whose generation has the same low byte. So this is determined from the whole segment. `known` remembers the
+    /// answers. Call under the pin under which the link was found.
+    fn may_lead_to_damage(&self, link: &Link, known: &mut Vec<((usize, u64), bool)>) -> bool {
         let segment = &self.pools[link.node].segments[link.segment];
         let life = (link.node, link.generation);
-        if whole.contains(&life) {
-            return false;
+        if let Some((_, is_damaged)) = known.iter().find(|(other, _)| *other == life) {
+            return *is_damaged;
         }
         let is_damaged = segment.damaged.load(Ordering::Relaxed)
             || self.verify_segment(link.node, link.segment as u32).is_err()
             || matches!(segment.state(), SegmentState::Sealed | SegmentState::Collecting)
                 && !segment.holds(&self.visit_segment(link.node, link.segment as u32, |_, _, _, _| ()));
-        if !is_damaged {
-            whole.push(life);
-        }
+        known.push((life, is_damaged));
         is_damaged
     }
 

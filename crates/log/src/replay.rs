@@ -367,8 +367,8 @@ impl Log {
     }
 
     /// Resumes open segments after recovery. For each shard, the emptiest segment that was open goes on being filled
-    /// behind its last byte, and behind what is torn there ([`ScanTotals::torn_end`]). The other open ones are sealed as recovered, with what was found in them, and those with
-    /// damage as what they held when the store was closed.
+    /// behind its last byte, and behind what is torn there ([`ScanTotals::torn_end`]). The other open ones are sealed as
+    /// recovered, with what was found in them, and those with damage as `sealed_as_damaged` says.
     pub fn resume(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
         let mut open: Vec<_> = scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active).collect();
         open.sort_by_key(|(segment, totals)| totals.tail - self.pools[segment.node as usize].pool.segment_offset(segment.index));

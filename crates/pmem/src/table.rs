@@ -34,7 +34,8 @@ pub struct Descriptor {
     pub base_version: u64,
     /// Epoch of the owner that wrote the segment.
     pub owner_epoch: u64,
-    /// Bytes in use when the segment was sealed.
+    /// Bytes in use when the segment was sealed. With all bits set here and in `entries`, a salvage has passed over damage
+    /// in the segment, and how much it should hold is not known.
     pub sealed_bytes: u64,
     /// The keyspace of entries that name none.
     pub keyspace: u32,

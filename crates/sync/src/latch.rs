@@ -345,9 +345,9 @@ mod tests {
         });
     }
 
-    /// Where the attempts are used up, the latches are taken one by one.
+    /// In either way: by attempts, and one by one where these are used up.
     #[test]
-    fn a_set_is_taken_beside_holders_that_never_leave_all_free() {
+    fn a_set_keeps_others_out_however_it_was_taken() {
         let table = LatchTable::new(8, 0);
         let (ends, taken) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -363,8 +363,8 @@ mod tests {
                     }
                 });
             }
-            for _ in 0..200 {
-                let set = table.lock_set(&[3, 6]);
+            for round in 0..200 {
+                let set = if round % 2 == 0 { table.lock_set(&[3, 6]) } else { table.lock_in_order(&[3, 6]) };
                 let (last, before) = (set.last_version(), taken.load(Ordering::Relaxed));
                 set.set_last_version(last + 1);
                 std::thread::yield_now();

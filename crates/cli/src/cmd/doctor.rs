@@ -1,7 +1,7 @@
 //! `doctor`: reports what this machine and the given directories offer, without a store.
 //!
-//! To examine a directory, it creates a small pool there and removes it again: so the answer is the one that a store
-//! would get. Exit status 1 if a directory cannot hold a store.
+//! To examine a directory, it creates a small pool where the store's would be and removes it again: so the answer is the
+//! one that a store would get. Exit status 1 if a directory cannot hold a store.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -146,21 +146,21 @@ fn place_report(place: Place, choice: MediumChoice) -> PlaceReport {
         Place::Node(node, path) => (Some(node), path),
     };
     let (medium, problem) = match try_out(&path, node.unwrap_or(0), choice) {
-        Ok(medium) => (Some(medium_report(medium)), None),
+        Ok(medium) => (medium.map(medium_report), None),
         Err(problem) => (None, Some(problem)),
     };
     PlaceReport { node, exists: path.exists(), path: path.display().to_string(), medium, problem }
 }
 
 /// Creates a small pool where that of a node would be, or in the nearest existing directory above it, and removes it
-/// again.
-fn try_out(path: &Path, node: u32, choice: MediumChoice) -> Result<MediumInfo, String> {
+/// again. `None` if the pool is on a device, where nothing is tried.
+fn try_out(path: &Path, node: u32, choice: MediumChoice) -> Result<Option<MediumInfo>, String> {
     let absolute = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
     // A pool may be a link to another place, also one where nothing is yet.
     let name = absolute.join(format!("node{node}.hither"));
     let end = end_of_links(&name);
     if fs::metadata(&end).is_ok_and(|found| found.file_type().is_char_device()) {
-        return Err(format!("{} is a device, on which nothing is tried; `hither stat` tells what a store finds there", end.display()));
+        return Ok(None);
     }
     let absolute = if end == name { absolute } else { end.parent().map_or(absolute, Path::to_owned) };
     let existing = absolute.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
@@ -170,7 +170,7 @@ fn try_out(path: &Path, node: u32, choice: MediumChoice) -> Result<MediumInfo, S
     let trial = Trial::new(existing)?;
     let options = CreateOptions { medium: choice.into(), max_bytes: TRIAL_BYTES, ..CreateOptions::new(TRIAL_BYTES) };
     let pool = Pool::create(&trial.0.join("pool"), &options).map_err(|error| error.to_string())?;
-    Ok(pool.medium())
+    Ok(Some(pool.medium()))
 }
 
 /// A directory that is removed when this is dropped.
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn a_directory_is_tried_out_and_left_clean() {
         let parent = tempfile::tempdir().unwrap();
-        let info = try_out(&parent.path().join("not/there"), 0, MediumChoice::Volatile).unwrap();
+        let info = try_out(&parent.path().join("not/there"), 0, MediumChoice::Volatile).unwrap().unwrap();
         assert_eq!(info.kind, MediumKind::Volatile);
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
         let file = parent.path().join("file");

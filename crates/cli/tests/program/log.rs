@@ -80,9 +80,12 @@ fn lines_that_nobody_reads_wait_and_hold_up_nobody() {
     let mut client = Client::connect(server.port).unwrap();
     (0..5).for_each(|_| server.leave_a_line());
     assert_eq!(text(&client.run("PING")), "PONG");
-    // The reader is back.
-    server.terminate();
+    // The reader is back. It reads before the server ends, whose patience is a second.
     let mut said = String::new();
+    while said.matches("event=client-closed").count() < 5 {
+        assert!(server.log.read_line(&mut said).unwrap() > 0, "the server has ended:\n{said}");
+    }
+    server.terminate();
     server.log.read_to_string(&mut said).unwrap();
     assert_eq!(server.child.wait().unwrap().code(), Some(0), "{said}");
     let events: Vec<&str> = said.lines().filter_map(|line| line.split_once("event=")?.1.split(' ').next()).collect();
