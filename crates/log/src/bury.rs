@@ -74,7 +74,7 @@ impl Log {
             if let Some((ahead, ..)) = walks.get(number + AHEAD) {
                 self.prefetch_link(ahead);
             }
-            // A recovery completes a pass that had found no such end, or had marked what it marks again.
+            // A recovery does not ask: an opening that scans the damaged segment is refused, unless it salvages.
             let end = self.walk_chain(link, child, through_marks, &mut chain).filter(|_| !through_marks);
             if let Some(lost) = end.filter(|end| self.may_lead_to_damage(end, &mut known)) {
                 burial.ended_at.get_or_insert(lost);
