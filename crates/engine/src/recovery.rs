@@ -222,7 +222,7 @@ pub(crate) fn run(
     // not take them for batches that a crash cut short. Raised only when the marks of the chains are durable: if this
     // recovery is cut short, the next one finds the children of dropped batches by these batches' members, and knows
     // those members only above the settled version.
-    (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;
+    log.note_settled(report.last_version)?;
     report.tombstones = recovery.remove_tombstones();
     let unscanned = loaded.map_or(Vec::new(), |loaded| log.unscanned(&loaded.open));
     log.resume(&[scanned, unscanned].concat())?;

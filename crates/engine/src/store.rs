@@ -381,8 +381,7 @@ impl Core {
         durable?;
         self.persist_clock()?;
         // Nothing is being written any more: the next opening need not count the members of any batch.
-        let settled = self.log.clock.stable();
-        (0..self.log.nodes()).try_for_each(|node| self.log.pool(node).set_settled(settled))?;
+        self.log.note_settled(self.log.clock.stable())?;
         // A pass on a thread of the caller's may still be under way: the totals must count what it has copied.
         self.without_passes(|| self.log.record_totals())?;
         self.checkpoints.take_final(self);

@@ -246,11 +246,14 @@ impl Log {
     pub fn settle(&self, make_durable: MakeDurable<'_>) -> Result<()> {
         let number = self.settles_begun.fetch_add(1, Ordering::SeqCst) + 1;
         let stable = self.make_stable(make_durable)?;
-        for pool in &self.pools {
-            pool.pool.set_settled(stable)?;
-        }
+        self.note_settled(stable)?;
         self.settles_done.fetch_max(number, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// Notes on all media that every batch up to this version is whole and durable.
+    pub fn note_settled(&self, version: u64) -> Result<()> {
+        self.pools.iter().try_for_each(|pool| Ok(pool.pool.set_settled(version)?))
     }
 
     /// Whether a segment was sealed before a [`Log::settle`] began that has ended.

@@ -81,9 +81,12 @@ pub fn log(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) {
 
 /// The line of an event that happens now; none if its level is too low.
 fn line_now(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) -> Option<String> {
+    if !is_wanted(level) {
+        return None;
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let time = || format!("{}.{:03}", now.as_secs(), now.subsec_millis());
-    is_wanted(level).then(|| line(&time(), level, event, pairs, JSON.load(Ordering::Relaxed)))
+    let time = format!("{}.{:03}", now.as_secs(), now.subsec_millis());
+    Some(line(&time, level, event, pairs, JSON.load(Ordering::Relaxed)))
 }
 
 /// As [`log`], for events that clients can cause as often as they like: more than [`FEW`] lines in a second are only

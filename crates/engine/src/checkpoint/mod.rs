@@ -378,9 +378,7 @@ impl Checkpoints {
         // meanwhile are older than it.
         let newest = log.clock.stable();
         core.committer.commit_with_locks(log, newest)?;
-        for node in 0..log.nodes() {
-            log.pool(node).set_settled(newest).map_err(crate::Error::from)?;
-        }
+        log.note_settled(newest).map_err(Error::from)?;
         let (bytes, tables) = writer.finish(rows.clone(), newest)?;
         let mut state = self.state.lock();
         if state.invalidations != invalidations {
