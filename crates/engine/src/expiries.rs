@@ -3,6 +3,9 @@
 //! A writer that installs such an entry notes it afterwards, in the same writer section. A search that meets none takes
 //! the flag down, unless one was noted meanwhile.
 //!
+//! A search may end before it has seen everything. The next one goes on there, so a round of everything may take several
+//! searches. It counts as one search that began with the first of them.
+//!
 //! A search is due if an entry was noted since the last one began, or the time of one that it met has come. Otherwise
 //! only the counts can be out of date, because deletes and overwrites note nothing. For these a search is due after a
 //! rest, so that no more than a hundredth of the time goes into them.
@@ -14,6 +17,7 @@
 //! * X1. If there is such an entry, the flag is up outside of writer sections under way, also during a search. A
 //!   checkpoint records the flag as it finds it, and a restart from the checkpoint looks nowhere else.
 
+use crate::walk::Place;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -28,11 +32,34 @@ pub(crate) struct Expiries {
     noted: AtomicU64,
     /// Entries with an expiry yet to come that the last complete search met.
     counted: AtomicU64,
-    /// The last complete search.
+    /// The last complete round.
     last: Mutex<Option<Search>>,
+    /// The round that goes on with the next search.
+    unfinished: Mutex<Option<Round>>,
 }
 
-/// A complete search.
+/// A round of which some is left.
+struct Round {
+    /// Where it goes on.
+    place: Place,
+    /// `noted` when it began.
+    noted: u64,
+    met: Met,
+    took: Duration,
+}
+
+/// How far a search came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Searched {
+    /// Everything, from the beginning.
+    All,
+    /// The rest of a round that an earlier search began.
+    Rest,
+    /// Something is left.
+    Some,
+}
+
+/// A complete round.
 struct Search {
     /// `noted` when it began.
     noted: u64,
@@ -51,8 +78,8 @@ pub(crate) struct Met {
     pub expired: u64,
     /// The earliest of all these expiries, in milliseconds since 1970; 0 if there were none.
     pub earliest_ms: u64,
-    /// Whether the search ended before it had seen everything.
-    pub cut_short: bool,
+    /// Whether something was passed over.
+    pub skipped: bool,
 }
 
 impl Met {
@@ -102,20 +129,35 @@ impl Expiries {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// Runs a search of everything, which returns what it met.
-    pub fn search(&self, search: impl FnOnce() -> Met) {
-        // An entry that was noted before this load was installed before it, so the search meets it. (Or it is gone.)
-        let (before, started) = (self.noted.load(Ordering::Acquire), Instant::now());
-        let met = search();
-        if met.cut_short {
-            return;
+    /// Runs a search from a place on. It adds to what the round has met before, and returns where it ended early, if it
+    /// did.
+    pub fn search(&self, search: impl FnOnce(Place, &mut Met) -> Option<Place>) -> Searched {
+        let unfinished = self.unfinished.lock().take();
+        let begins = unfinished.is_none();
+        // An entry that was noted before this load was installed before it, so the round meets it. (Or it is gone.)
+        let begin = || Round { place: Place::START, noted: self.noted.load(Ordering::Acquire), met: Met::default(), took: Duration::ZERO };
+        let Round { place, noted, mut met, took } = unfinished.unwrap_or_else(begin);
+        let started = Instant::now();
+        let left = search(place, &mut met);
+        let took = took + started.elapsed();
+        match left {
+            Some(place) => *self.unfinished.lock() = Some(Round { place, noted, met, took }),
+            None if !met.skipped => {
+                self.conclude(noted, &met, took);
+                return if begins { Searched::All } else { Searched::Rest };
+            }
+            None => {}
         }
+        Searched::Some
+    }
+
+    /// Notes the outcome of a round that began with this `noted`.
+    fn conclude(&self, noted: u64, met: &Met, took: Duration) {
         self.counted.store(met.to_come, Ordering::Relaxed);
-        let ended = Instant::now();
-        let recount = ended + ((ended - started) * RECOUNT_REST).max(LEAST_RECOUNT_REST);
-        *self.last.lock() = Some(Search { noted: before, earliest_ms: met.earliest_ms, recount });
+        let recount = Instant::now() + (took * RECOUNT_REST).max(LEAST_RECOUNT_REST);
+        *self.last.lock() = Some(Search { noted, earliest_ms: met.earliest_ms, recount });
         if met.to_come + met.expired == 0 {
-            let _ = self.noted.compare_exchange(before, before & !THERE, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.noted.compare_exchange(noted, noted & !THERE, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 }
@@ -133,25 +175,61 @@ mod tests {
         met
     }
 
+    /// A search that comes to the end.
+    fn search(expiries: &Expiries, meets: impl FnOnce() -> Met) {
+        expiries.search(|_, met| {
+            *met = meets();
+            None
+        });
+    }
+
+    /// A round of several searches is one search that began with the first.
+    #[test]
+    fn a_round_counts_from_its_beginning() {
+        let expiries = Expiries::default();
+        expiries.note();
+        let part = |number: u64, ends: bool| {
+            expiries.search(|place, met| {
+                assert!(matches!(place, Place::Position(position) if position == number), "goes on where the last one ended");
+                met.count(1_000 + number, false);
+                (!ends).then_some(Place::Position(number + 1))
+            })
+        };
+        assert_eq!((part(0, false), part(1, false)), (Searched::Some, Searched::Some));
+        assert_eq!(expiries.counted(), 0, "not all was seen");
+        expiries.note();
+        assert_eq!((part(2, true), expiries.counted()), (Searched::Rest, 3));
+        assert!(expiries.is_due(0, Instant::now()), "an entry was noted after the beginning");
+        assert_eq!((part(0, true), expiries.counted()), (Searched::All, 1));
+        assert!(!expiries.is_due(999, Instant::now()) && expiries.is_due(1_000, Instant::now()));
+        // What was passed over may be earlier than all else.
+        let passed_over = expiries.search(|_, met| {
+            met.skipped = true;
+            None
+        });
+        assert_eq!((passed_over, expiries.counted()), (Searched::Some, 1));
+        part(0, true);
+    }
+
     #[test]
     fn the_flag_goes_down_only_if_nothing_was_noted_meanwhile() {
         let expiries = Expiries::default();
         assert!(!expiries.are_there());
         expiries.note();
-        expiries.search(|| {
+        search(&expiries, || {
             assert!(expiries.are_there(), "also during a search");
             met(3)
         });
         assert_eq!(expiries.counted(), 3);
-        expiries.search(|| Met { to_come: 1, expired: 1, earliest_ms: 1, cut_short: true });
+        search(&expiries, || Met { to_come: 1, expired: 1, earliest_ms: 1, skipped: true });
         assert_eq!(expiries.counted(), 3, "not all was seen");
         assert!(expiries.are_there());
-        expiries.search(|| {
+        search(&expiries, || {
             expiries.note();
             met(0)
         });
         assert!(expiries.are_there(), "the search may have missed it");
-        expiries.search(|| met(0));
+        search(&expiries, || met(0));
         assert_eq!((expiries.are_there(), expiries.counted()), (false, 0));
         expiries.found();
         assert!(expiries.are_there());
@@ -166,32 +244,32 @@ mod tests {
         assert!(!is_due(u64::MAX), "nothing is there");
         expiries.note();
         assert!(is_due(0), "nothing is known of it");
-        expiries.search(|| met(3));
+        search(&expiries, || met(3));
         assert!(!is_due(999) && is_due(1_000));
         let rested = |rest| expiries.is_due(0, Instant::now() + rest);
         assert!(!expiries.is_due(0, begin + LEAST_RECOUNT_REST) && rested(Duration::from_secs(3600)), "deletes note nothing");
         // Notes before, during and after a search.
         expiries.note();
         assert!(is_due(0));
-        expiries.search(|| {
+        search(&expiries, || {
             expiries.note();
             met(3)
         });
         assert!(is_due(0), "the search may have missed it");
-        expiries.search(|| met(3));
+        search(&expiries, || met(3));
         assert!(!is_due(999));
         // One that was cut short says nothing.
         expiries.note();
-        expiries.search(|| Met { cut_short: true, ..met(3) });
+        search(&expiries, || Met { skipped: true, ..met(3) });
         assert!(is_due(0));
         // What has expired may still be there afterwards.
-        expiries.search(|| {
+        search(&expiries, || {
             let mut met = met(3);
             met.count(500, true);
             met
         });
         assert!(!is_due(499) && is_due(500));
-        expiries.search(Met::default);
+        search(&expiries, Met::default);
         assert!(!is_due(u64::MAX));
         expiries.found();
         assert!(is_due(u64::MAX));

@@ -9,7 +9,7 @@ use crate::courtesy::Courtesy;
 use crate::error::{Error, Result};
 use crate::options::Durability;
 use crate::store::Core;
-use crate::sweeps::SWEEP_REST;
+use crate::sweeps::{LONGEST_SEARCH, SWEEP_REST};
 use hither_log::{TakeBack, Wait};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -317,7 +317,7 @@ fn run_maintenance(core: &Core, stop: &Stop) {
 fn run_expiry(core: &Core, stop: &Stop) {
     let mut pause = SWEEP_EVERY;
     while !stop.wait(pause) {
-        let swept = core.sweep_those_there();
+        let swept = core.sweep_those_there(Some(LONGEST_SEARCH));
         let rest = swept.busy * SWEEP_REST;
         pause = if swept.more && swept.deleted > 0 { rest } else { rest.max(SWEEP_EVERY) };
     }

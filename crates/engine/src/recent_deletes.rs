@@ -20,6 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Number of the keyspace, and hash of the key.
 type Name = (u32, u64);
 
+/// Deletes for which the table keeps its room when they are forgotten.
+const KEPT: usize = 1024;
+
 /// The deletes that are not durable yet: see the module's head.
 #[derive(Default)]
 pub(crate) struct RecentDeletes {
@@ -69,6 +72,10 @@ impl RecentDeletes {
         if tombstones.is_empty() {
             self.any.store(false, Ordering::Release);
         }
+        // A commit looks at all the room that the table has, with writers waiting, and a large batch may have left much.
+        if tombstones.capacity() > KEPT && tombstones.len() < tombstones.capacity() / 4 {
+            tombstones.shrink_to(KEPT);
+        }
     }
 }
 
@@ -91,6 +98,19 @@ mod tests {
             deleted.unwrap();
             assert!(!store.core.committer.recent_deletes.any(), "batched: {batched}");
         }
+    }
+
+    /// Regression: after a large batch of deletes each commit walked a table as large as the batch.
+    #[test]
+    fn the_room_of_a_large_batch_is_given_back() {
+        let recent = RecentDeletes::default();
+        (0..100 * KEPT as u64).for_each(|key| recent.note((1, key), Ref(key), key));
+        let capacity = || recent.tombstones.lock().capacity();
+        assert!(capacity() >= 100 * KEPT);
+        recent.forget(99 * KEPT as u64);
+        assert!(capacity() < 4 * KEPT && recent.get((1, 99 * KEPT as u64 + 1)).is_some(), "{}", capacity());
+        recent.forget(u64::MAX);
+        assert!(capacity() < 4 * KEPT && !recent.any());
     }
 
     #[test]

@@ -22,6 +22,9 @@
 //! * A write may rely on an entry that it found alive, because its condition requires that or because it reports it to
 //!   its caller. It judges expiry after it has drawn its version (again, if it has done so before). So a write that
 //!   comes after a snapshot finds nothing alive that had expired for that snapshot.
+//! * Who is told that an entry has expired, or finds so himself, may write another key next. The report waits for
+//!   snapshots that have read an earlier time but no version yet ([`Snapshots::wait_for_those_before`]): such a
+//!   snapshot shows the entry, and must not show that write.
 //! * A sweep that deletes an expired entry asks, with its version drawn, which snapshots will show the delete. It
 //!   leaves the entry if the entry had not expired for one of them ([`Snapshots::agree_that_expired`]). A snapshot that
 //!   the sweep does not see reads its time later than the sweep did.
@@ -195,6 +198,25 @@ impl Snapshots {
         self.list.read().iter().map(|state| state.wait_for_version()).min()
     }
 
+    /// Waits until no snapshot is left that has read a time before `expiry_ms` and has no version yet: for nanoseconds,
+    /// unless a thread that takes a snapshot was preempted.
+    #[inline]
+    pub fn wait_for_those_before(&self, expiry_ms: u64) {
+        if self.any() {
+            self.wait_for_each_before(expiry_ms);
+        }
+    }
+
+    #[cold]
+    fn wait_for_each_before(&self, expiry_ms: u64) {
+        for state in self.list.read().iter() {
+            // 0 as long as it has not read its time.
+            if state.taken_ms.load(Ordering::Relaxed) < expiry_ms {
+                state.wait_for_version();
+            }
+        }
+    }
+
     /// Whether an entry with this expiry had expired for all snapshots that will show the write of `version`, which the
     /// caller has drawn before.
     #[cold]
@@ -217,6 +239,17 @@ impl Snapshots {
 }
 
 impl State {
+    /// The state of a snapshot that has read neither its time nor its version.
+    fn pending() -> State {
+        State {
+            version: AtomicU64::new(PENDING),
+            taken_ms: AtomicU64::new(0),
+            created: Instant::now(),
+            ended: AtomicBool::new(false),
+            saved: Mutex::default(),
+        }
+    }
+
     /// Returns the version once it is drawn: within nanoseconds, unless the drawing thread was preempted.
     fn wait_for_version(&self) -> u64 {
         let mut rounds = 0;
@@ -270,13 +303,7 @@ impl Store {
     /// Takes a snapshot. All writes acknowledged before are in it, all that begin afterwards are not. O(threads).
     pub fn snapshot(&self) -> Snapshot {
         let core = self.core.clone();
-        let state = Arc::new(State {
-            version: AtomicU64::new(PENDING),
-            taken_ms: AtomicU64::new(0),
-            created: Instant::now(),
-            ended: AtomicBool::new(false),
-            saved: Mutex::default(),
-        });
+        let state = Arc::new(State::pending());
         core.snapshots.list.write().push(state.clone());
         core.snapshots.count.fetch_add(1, Ordering::SeqCst);
         // After the count and before the version: see the module's head.
@@ -357,7 +384,7 @@ impl Snapshot {
     pub(crate) fn has_expired(&self, expiry_ms: u64) -> bool {
         let has_expired = expiry_ms != 0 && expiry_ms <= self.taken_ms;
         if has_expired {
-            self.core.remember_time(expiry_ms);
+            self.core.tell_expired(expiry_ms);
         }
         has_expired
     }

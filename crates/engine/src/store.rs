@@ -64,6 +64,8 @@ pub(crate) struct Core {
     /// Lower bound of the store's time, so that expiry never runs backwards: the largest of the time that the pool
     /// remembers and every expiry that was reported as past.
     clock_floor_ms: AtomicU64,
+    /// The latest expiry that was reported as past. At most `clock_floor_ms`, which is raised first.
+    told_ms: AtomicU64,
     pub keyspaces: RwLock<BTreeMap<String, Arc<Keyspace>>>,
     catalogue: Mutex<Catalogue>,
     pub collector: Box<dyn Collector>,
@@ -183,6 +185,7 @@ impl Store {
             durable_by_fence: !needs_sync && options.durability == Durability::Sync,
             space_patience: options.space_patience,
             clock_floor_ms: AtomicU64::new(clock_ms),
+            told_ms: AtomicU64::new(clock_ms),
             keyspaces: RwLock::new(keyspaces.into_iter().map(|keyspace| (keyspace.info.name.clone(), keyspace)).collect()),
             catalogue: Mutex::new(catalogue),
             shortcuts: Shortcuts::new(&options)?,

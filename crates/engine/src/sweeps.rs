@@ -2,16 +2,21 @@
 //!
 //! The background thread sweeps from time to time. A write that finds no space sweeps itself before it gives up.
 //!
+//! A sweep ends its search of a keyspace when it has found many keys, or for lack of time. The next one goes on there
+//! ([`crate::expiries`]): otherwise keys that expire at the front all the time would keep those behind them for ever.
+//!
 //! Thread safety: any number of threads may sweep. Crash: a sweep deletes like any other delete, on the condition that
 //! the key still has the version that was found expired. So a crash at any point leaves keys that read as absent.
 
 use crate::collector::{is_over, lock_until};
 use crate::error::ErrorKind;
-use crate::expiries::Met;
+use crate::expiries::{Met, Searched};
 use crate::keyspace::Keyspace;
 use crate::scan::Part;
 use crate::store::Core;
+use crate::walk::Place;
 use crate::write::{Attempt, Change, Condition, Written};
+use hither_sync::epoch;
 use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,19 +28,22 @@ pub(crate) const SWEEP_REST: u32 = 9;
 const SWEEP: usize = 10_000;
 /// Bytes of expired keys after which a search ends: they are held until they are deleted.
 const SWEEP_BYTES: usize = 1 << 20;
+/// If expired keys have more bytes than this on average, a search ends at once, instead of at the end of a piece.
+const LONG_KEY: usize = 1 << 10;
 
-/// A search for expired keys looks at the clock once per this many entries.
-const LOOK_EVERY: u64 = 256;
+/// Longest search of one keyspace by the background thread. Then the other keyspaces have their turn.
+pub(crate) const LONGEST_SEARCH: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Deletes expired keys: an expired entry retires like a tombstone. Returns how many; some may be left.
     pub fn sweep_expired(&self) -> usize {
-        self.sweep_those_there().deleted
+        self.sweep_those_there(None).deleted
     }
 
-    /// Sweeps the keyspaces in which a search is due. Call without locks of the store.
-    pub(crate) fn sweep_those_there(&self) -> Swept {
-        let swept = self.sweep_until(None, None);
+    /// Sweeps the keyspaces in which a search is due, and searches each for so long at most. Call without locks of the
+    /// store.
+    pub(crate) fn sweep_those_there(&self, longest_search: Option<Duration>) -> Swept {
+        let swept = self.sweep_until(Limits { longest_search, ..Limits::default() });
         self.request_deletes(&swept);
         swept
     }
@@ -49,9 +57,8 @@ impl Core {
         }
     }
 
-    /// Sweeps the keyspaces in which a search is due. Searches until `end` at most, and waits for other threads until
-    /// `waits_until` at most. [`Core::request_deletes`] is left to the caller.
-    fn sweep_until(&self, end: Option<Instant>, waits_until: Option<Instant>) -> Swept {
+    /// Sweeps the keyspaces in which a search is due. [`Core::request_deletes`] is left to the caller.
+    fn sweep_until(&self, limits: Limits) -> Swept {
         let (now_ms, now) = (self.now_ms(), Instant::now());
         let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.is_due(now_ms, now)).cloned().collect();
         let mut swept = Swept::default();
@@ -59,18 +66,18 @@ impl Core {
             return swept;
         }
         // Without time to wait for the lock, the search would be in vain.
-        swept.cut_short = is_over(waits_until) && self.sweeping.is_locked();
+        swept.cut_short = is_over(limits.waits_until) && self.sweeping.is_locked();
         if !swept.cut_short {
-            self.sweep_keyspaces(&keyspaces, end, waits_until, &mut swept);
+            self.sweep_keyspaces(&keyspaces, &limits, &mut swept);
         }
         swept
     }
 
-    fn sweep_keyspaces(&self, keyspaces: &[Arc<Keyspace>], end: Option<Instant>, waits_until: Option<Instant>, swept: &mut Swept) {
+    fn sweep_keyspaces(&self, keyspaces: &[Arc<Keyspace>], limits: &Limits, swept: &mut Swept) {
         let mut persisted = false;
         for keyspace in keyspaces {
             let started = Instant::now();
-            let expired = self.expired_keys(keyspace, end);
+            let expired = self.expired_keys(keyspace, limits.longest_search.map(|longest| started + longest).or(limits.end));
             swept.busy += started.elapsed();
             swept.more |= expired.are_many();
             // Once, and only if something is deleted: an idle store makes no syncs.
@@ -82,7 +89,7 @@ impl Core {
             }
             for (key, version) in expired.keys {
                 // May wait for long: a check holds the lock.
-                let locked = if is_over(end) { None } else { lock_until(&self.sweeping, waits_until) };
+                let locked = if is_over(limits.end) { None } else { lock_until(&self.sweeping, limits.waits_until) };
                 swept.cut_short = locked.is_none();
                 let Some(_no_check) = locked else { return };
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
@@ -104,7 +111,7 @@ impl Core {
                 }
             }
         }
-        swept.cut_short = is_over(end);
+        swept.cut_short = is_over(limits.end);
     }
 
     fn delete_swept(&self, keyspace: &Keyspace, change: &Change<'_>) -> Attempt<Written> {
@@ -119,8 +126,7 @@ impl Core {
         if is_sweeping() {
             return false;
         }
-        // Where no background thread searches everything, this search must do so, whatever the time: each begins at the
-        // same place.
+        // Where no background thread searches everything, this search must do so, whatever the time.
         let waits_until = end;
         let end = end.filter(|_| self.expiring.any());
         let asked = Instant::now();
@@ -133,7 +139,7 @@ impl Core {
                 return false;
             }
         }
-        let swept = self.sweep_until(end, waits_until);
+        let swept = self.sweep_until(Limits { end, waits_until, longest_search: None });
         // Keys that others have deleted first count, too: there is room all the same, and perhaps more expired keys
         // than these searches were after.
         let made = swept.deleted + swept.late > 0;
@@ -150,9 +156,28 @@ impl Core {
     /// Finds expired keys, until there are many, and until `end` at most.
     fn expired_keys(&self, keyspace: &Keyspace, end: Option<Instant>) -> ExpiredKeys {
         let mut found = ExpiredKeys::default();
-        keyspace.expiries.search(|| {
-            let (mut met, mut seen) = (Met::default(), 0u64);
-            let walked = self.walk(keyspace, Part::Head, |reference| {
+        // A search that has seen the rest and found nothing has not looked at what comes before.
+        while keyspace.expiries.search(|place, met| self.find_expired(keyspace, place, met, &mut found, end)) == Searched::Rest
+            && found.keys.is_empty()
+            && !is_over(end)
+            && keyspace.expiries.is_due(self.now_ms(), Instant::now())
+        {}
+        found
+    }
+
+    /// Adds expired keys from `place` on. Returns where it ended early, if it did.
+    fn find_expired(
+        &self,
+        keyspace: &Keyspace,
+        mut place: Place,
+        met: &mut Met,
+        found: &mut ExpiredKeys,
+        end: Option<Instant>,
+    ) -> Option<Place> {
+        let mut refs = Vec::new();
+        loop {
+            let _pin = epoch::pin();
+            let piece = self.visit_piece(keyspace, &place, Part::Head, &mut refs, |reference| {
                 let expiry = self.log.expiry_of(reference.0);
                 let is_expired = self.is_expired(expiry);
                 met.count(expiry, is_expired);
@@ -162,17 +187,37 @@ impl Core {
                     found.bytes += entry.key.len();
                     found.keys.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
                 }
-                seen += 1;
-                // A close waits for the background's search, so it ends then.
-                met.cut_short = found.are_many() || seen.is_multiple_of(LOOK_EVERY) && (is_over(end) || self.committer.refuses());
-                Ok(if met.cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+                Ok(if found.are_many() && found.bytes > LONG_KEY * found.keys.len() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                })
             });
-            // The keyspace was dropped during the walk: not everything was seen.
-            met.cut_short |= walked.is_err();
-            met
-        });
-        found
+            let Ok((flow, behind)) = piece else {
+                // The keyspace was dropped.
+                met.skipped = true;
+                return None;
+            };
+            // The rest of the piece is left to the next round, so that each search gets further whatever is deleted.
+            met.skipped |= flow.is_break();
+            place = behind?;
+            // A close waits for the background's search, so it ends then.
+            if found.are_many() || is_over(end) || self.committer.refuses() {
+                return Some(place);
+            }
+        }
     }
+}
+
+/// How long a sweep may take.
+#[derive(Default)]
+struct Limits {
+    /// The end of searches and deletes.
+    end: Option<Instant>,
+    /// The end of waits for other threads.
+    waits_until: Option<Instant>,
+    /// The longest search of a keyspace; `None`: until `end`.
+    longest_search: Option<Duration>,
 }
 
 thread_local! {
@@ -227,8 +272,10 @@ pub(crate) struct SpaceSweep {
 
 #[cfg(test)]
 mod tests {
+    use crate::scan::Part;
     use crate::write::Condition;
     use crate::{Durability, Kind, MediumChoice, Options, Store, WriteOptions};
+    use std::ops::ControlFlow;
     use std::sync::atomic::Ordering::Relaxed;
     use std::time::{Duration, Instant};
 
@@ -313,6 +360,43 @@ mod tests {
         });
     }
 
+    /// Regression: each search began at the front. Where keys expired there all the time, those behind them stayed for
+    /// ever.
+    #[test]
+    fn what_expires_at_the_front_keeps_nothing_behind_it() {
+        const FRONT: u64 = super::SWEEP as u64;
+        for kind in [Kind::Ordered, Kind::Hash] {
+            let options = Options { in_memory: true, capacity: 64 << 20, max_capacity: 64 << 20, background: false, ..Options::default() };
+            let store = Store::open(options).unwrap();
+            let keyspace = store.create_keyspace("k", kind).unwrap();
+            let put = |key: u64, expires_at_ms: u64| {
+                let options = WriteOptions::new().expires_at_ms(expires_at_ms);
+                drop(store.write(&keyspace, &key.to_be_bytes(), Some(b"value"), Condition::None, &options).unwrap());
+            };
+            (0..3 * FRONT).for_each(|key| put(key, 1));
+            for _ in 0..6 {
+                assert!(store.sweep_expired() > 0);
+                // As many again, where a search begins.
+                (0..FRONT).for_each(|key| put(key, 1));
+            }
+            let mut old = 0;
+            let walked = store.core.walk(&keyspace.0, Part::Head, |reference| {
+                let key = store.core.log.key(reference.0).try_into().unwrap();
+                old += u64::from(u64::from_be_bytes(key) >= FRONT);
+                Ok(ControlFlow::Continue(()))
+            });
+            walked.unwrap();
+            assert_eq!(old, 0, "{kind:?}");
+            // The count of those to come is kept, too, whatever expires meanwhile.
+            (0..2_000).for_each(|key| put(5 * FRONT + key, u64::MAX));
+            for _ in 0..4 {
+                store.sweep_expired();
+                (0..FRONT).for_each(|key| put(key, 1));
+            }
+            assert_eq!(keyspace.0.expiries.counted(), 2_000, "{kind:?}");
+        }
+    }
+
     /// A store on files without threads of its own, and its directory.
     fn on_files() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().unwrap();
@@ -358,7 +442,7 @@ mod tests {
         for number in 0..100 {
             drop(store.write(&keyspace, &key(number), Some(b"v"), Condition::None, &WriteOptions::new().expires_at_ms(1)).unwrap());
         }
-        let swept: Vec<_> = std::iter::from_fn(|| Some(store.core.sweep_those_there()).filter(|swept| swept.deleted > 0)).collect();
+        let swept: Vec<_> = std::iter::from_fn(|| Some(store.core.sweep_those_there(None)).filter(|swept| swept.deleted > 0)).collect();
         assert_eq!(swept.iter().map(|swept| swept.deleted).sum::<usize>(), 100);
         assert!(swept.iter().all(|swept| swept.deleted < 20) && swept.iter().rev().skip(1).all(|swept| swept.more));
     }
@@ -375,7 +459,7 @@ mod tests {
             let soon = WriteOptions::new().ttl(Duration::from_millis(20));
             drop(store.write(&keyspace, b"key", Some(b"value"), Condition::None, &soon).unwrap());
             assert!(comes(|| store.get_versioned(&keyspace, b"key").unwrap().is_none()));
-            let told = core.told_ms();
+            let told = core.latest_told_ms();
             assert!(comes(|| core.log.pool(0).clock_ms() >= told), "round {round}: what was told is forgotten at a crash");
         }
     }

@@ -18,11 +18,16 @@ use std::ops::ControlFlow;
 const PIECE: usize = 256;
 
 /// Where a walk continues.
-enum Place {
+pub(crate) enum Place {
     /// At a position of the hash index. Walks of both kinds begin at 0.
     Position(u64),
     /// After a key.
     After(Vec<u8>),
+}
+
+impl Place {
+    /// Before all keys.
+    pub const START: Place = Place::Position(0);
 }
 
 impl Core {
@@ -32,31 +37,29 @@ impl Core {
     /// # Errors
     /// [`crate::Error::KeyspaceDropped`], also if the drop happens during the walk; the errors of `visit`.
     pub(crate) fn walk(&self, keyspace: &Keyspace, part: Part, mut visit: impl FnMut(Ref) -> Result<ControlFlow<()>>) -> Result<()> {
-        let (mut next, mut refs) = (Some(Place::Position(0)), Vec::new());
+        let (mut next, mut refs) = (Some(Place::START), Vec::new());
         while let Some(place) = next {
             let _pin = epoch::pin();
-            match self.visit_piece(keyspace, &place, part, &mut refs, &mut visit)? {
-                ControlFlow::Continue(behind) => next = behind,
-                ControlFlow::Break(()) => return Ok(()),
-            }
+            let (flow, behind) = self.visit_piece(keyspace, &place, part, &mut refs, &mut visit)?;
+            next = behind.filter(|_| flow.is_continue());
         }
         Ok(())
     }
 
-    /// Calls `visit` with the references at `place`, which are put into `refs`. Returns the place after them, or `None`
-    /// if there are no more. The caller holds a pin.
-    fn visit_piece(
+    /// Calls `visit` with the references at `place`, which are put into `refs`, until it breaks. Returns whether it did,
+    /// and the place after them all, or `None` if there are no more. The caller holds a pin.
+    pub(crate) fn visit_piece(
         &self,
         keyspace: &Keyspace,
         place: &Place,
         part: Part,
         refs: &mut Vec<Ref>,
         visit: impl FnMut(Ref) -> Result<ControlFlow<()>>,
-    ) -> Result<ControlFlow<(), Option<Place>>> {
+    ) -> Result<(ControlFlow<()>, Option<Place>)> {
         keyspace.ensure_usable()?;
         refs.clear();
         let behind = self.piece(keyspace, place, refs);
-        Ok(self.visit_ahead(refs, part, visit)?.map_continue(|()| behind))
+        Ok((self.visit_ahead(refs, part, visit)?, behind))
     }
 
     /// Puts the references at `place` into `refs`. Returns the place after them, or `None` if there are no more. The
@@ -104,7 +107,7 @@ enum Next {
 impl Snapshot {
     /// Lists the keys of a keyspace: see [`KeyPieces`]. Each piece is O(its keys).
     pub fn key_pieces<'a>(&'a self, keyspace: &'a KeyspaceHandle) -> KeyPieces<'a> {
-        KeyPieces { snapshot: self, keyspace, next: Next::Index(Place::Position(0)) }
+        KeyPieces { snapshot: self, keyspace, next: Next::Index(Place::START) }
     }
 }
 
@@ -122,12 +125,12 @@ impl KeyPieces<'_> {
         let mut keys = Vec::new();
         match &self.next {
             Next::Index(place) => {
-                let behind = core.visit_piece(keyspace, place, Part::Head, &mut Vec::new(), |reference| {
+                let (_, behind) = core.visit_piece(keyspace, place, Part::Head, &mut Vec::new(), |reference| {
                     core.ensure_whole(reference)?;
                     keys.push(core.log.key(reference.0).to_vec());
                     Ok(ControlFlow::Continue(()))
                 })?;
-                self.next = behind.continue_value().flatten().map_or(Next::Saved(None), Next::Index);
+                self.next = behind.map_or(Next::Saved(None), Next::Index);
             }
             Next::Saved(behind) => {
                 let saved = self.snapshot.saved_behind(keyspace, behind.as_deref());

@@ -1,6 +1,5 @@
 use super::*;
 use crate::collector::{Need, Turn};
-use crate::expiries::Met;
 use crate::options::SET_BACK_MS;
 use crate::{CollectorKind, Condition, Durability, Expiry, Kind, Options, WriteOptions};
 use hither_log::TakeBack;
@@ -32,10 +31,10 @@ fn what_a_snapshot_told_to_have_expired_stays_so() {
     for kind in [Kind::Hash, Kind::Ordered] {
         let store = open(CollectorKind::Batched);
         let keyspace = store.create_keyspace("k", kind).unwrap();
-        let expiry = store.core.told_ms().max(store.core.now_ms() - 1_000) + 1;
+        let expiry = store.core.latest_told_ms().max(store.core.now_ms() - 1_000) + 1;
         let options = WriteOptions { expiry: Some(Expiry::AtMs(expiry)), ..WriteOptions::default() };
         store.write(&keyspace, b"key", Some(b"value"), Condition::None, &options).map(drop).unwrap();
-        assert!(store.core.told_ms() < expiry, "nobody was told");
+        assert!(store.core.latest_told_ms() < expiry, "nobody was told");
         let snapshot = store.snapshot();
         let all = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward, expect: 9 };
         SET_BACK_MS.set(3_600_000);
@@ -61,15 +60,15 @@ fn what_has_expired_for_a_snapshot_has_for_later_writes() {
 fn take_behind_an_expiry(is_noted: bool) {
     let store = open(CollectorKind::Batched);
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-    let expiry = store.core.told_ms().max(store.core.now_ms() - 1_000) + 1;
+    let expiry = store.core.latest_told_ms().max(store.core.now_ms() - 1_000) + 1;
     let options = WriteOptions { expiry: Some(Expiry::AtMs(expiry)), ..WriteOptions::default() };
     store.write(&keyspace, b"key", Some(b"old"), Condition::None, &options).map(drop).unwrap();
     if !is_noted {
         // Takes the note back.
-        keyspace.0.expiries.search(Met::default);
+        keyspace.0.expiries.search(|_, _| None);
     }
     let snapshot = store.snapshot();
-    assert!(store.core.told_ms() < expiry, "nothing that has to be made durable");
+    assert!(store.core.latest_told_ms() < expiry, "nothing that has to be made durable");
     SET_BACK_MS.set(3_600_000);
     let (replaced, ..) = store.write(&keyspace, b"key", Some(b"new"), Condition::Value(Some(b"old")), &WriteOptions::default()).unwrap();
     SET_BACK_MS.set(0);
@@ -259,5 +258,46 @@ fn of_saved_keys_few_are_listed_at_once_and_none_is_left_out() {
             }
             assert!(shown == keys, "{direction:?} {expect}: {} of {} keys", shown.len(), keys.len());
         }
+    }
+}
+
+/// Regression: a snapshot that had read its time, but had no version yet, showed a key alive beside a write that was
+/// made because that key had expired.
+#[test]
+fn what_was_written_because_a_key_had_expired_is_not_shown_beside_it() {
+    let store = &open(CollectorKind::Batched);
+    let keyspace = &store.create_keyspace("k", Kind::Hash).unwrap();
+    let core = &store.core;
+    for told_first in [false, true] {
+        let expiry = core.latest_told_ms().max(core.now_ms() - 1_000) + 1;
+        let options = WriteOptions { expiry: Some(Expiry::AtMs(expiry)), ..WriteOptions::default() };
+        store.write(keyspace, b"lease", Some(b"mine"), Condition::None, &options).map(drop).unwrap();
+        store.write_wait(keyspace, b"holder", None).unwrap();
+        // As in `Store::snapshot`, by a thread that is preempted between its time and its version.
+        let state = Arc::new(State::pending());
+        core.snapshots.list.write().push(state.clone());
+        core.snapshots.count.fetch_add(1, Ordering::SeqCst);
+        let taken_ms = expiry - 1;
+        state.taken_ms.store(taken_ms, Ordering::Relaxed);
+        let snapshot = std::thread::scope(|scope| {
+            let writer = scope.spawn(move || {
+                let mut batch = crate::Batch::default();
+                if told_first {
+                    assert!(store.get_with(keyspace, b"lease", |_| ()).unwrap().is_none());
+                } else {
+                    batch.require_version(keyspace, b"lease", None);
+                }
+                batch.put(keyspace, b"holder", b"yours", 0);
+                store.commit_wait(&batch).unwrap();
+            });
+            // Time for the write, if nothing holds it up.
+            (0..50).take_while(|_| !writer.is_finished()).for_each(|_| std::thread::sleep(Duration::from_millis(2)));
+            let version = core.log.clock.stable_with(|version| state.version.store(version, Ordering::Release));
+            Snapshot { core: core.clone(), state, version, taken_ms }
+        });
+        let [lease, holder] = [&b"lease"[..], b"holder"].map(|key| snapshot.get_with(keyspace, key, |_| ()).unwrap().is_some());
+        assert!(lease && !holder, "told first: {told_first}, lease: {lease}, holder: {holder}");
+        drop(snapshot);
+        assert!(store.get_with(keyspace, b"holder", |_| ()).unwrap().is_some());
     }
 }

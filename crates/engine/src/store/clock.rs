@@ -4,7 +4,7 @@
 //! no key: not in this opening and, once the time is persisted, not in a later one either. Nor is it behind the time of
 //! a snapshot, which no longer matters in a later opening.
 //!
-//! Thread safety: two atomic numbers, any number of threads. Crash: the time on media may be older than the last reports
+//! Thread safety: atomic numbers, any number of threads. Crash: the time on media may be older than the last reports
 //! ([`Core::persist_clock`] raises it).
 
 use crate::error::Result;
@@ -15,7 +15,8 @@ use std::sync::atomic::Ordering;
 impl Core {
     /// The time for expiry, in milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
-        wall_clock_ms().max(self.clock_floor_ms.load(Ordering::Relaxed)).max(self.snapshots.newest_ms())
+        // SeqCst: see `tell_expired`.
+        wall_clock_ms().max(self.clock_floor_ms.load(Ordering::SeqCst)).max(self.snapshots.newest_ms())
     }
 
     /// The time at which an entry that is written now with these options expires, in milliseconds since 1970; 0: never.
@@ -32,7 +33,8 @@ impl Core {
     /// Whether an entry with this expiry counts as absent.
     #[inline(always)]
     pub fn is_expired(&self, expiry_ms: u64) -> bool {
-        expiry_ms != 0 && (expiry_ms <= self.clock_floor_ms.load(Ordering::Relaxed) || self.expires_now(expiry_ms))
+        // Acquire: whoever relies on the report sees the versions of the snapshots that it was held up for.
+        expiry_ms != 0 && (expiry_ms <= self.told_ms.load(Ordering::Acquire) || self.expires_now(expiry_ms))
     }
 
     /// Whether this time has come by now. If so, remembers it, in case the machine's clock is set back later.
@@ -45,21 +47,28 @@ impl Core {
     pub fn was_expired(&self, expiry_ms: u64, now_ms: u64) -> bool {
         let had_come = expiry_ms <= now_ms;
         if had_come {
-            self.remember_time(expiry_ms);
+            self.tell_expired(expiry_ms);
         }
         had_come
     }
 
     /// The latest expiry that may have been reported as past.
     #[cfg(test)]
-    pub fn told_ms(&self) -> u64 {
+    pub fn latest_told_ms(&self) -> u64 {
         self.clock_floor_ms.load(Ordering::Relaxed)
     }
 
-    /// Notes that an entry with this expiry was reported as absent.
-    pub fn remember_time(&self, expiry_ms: u64) {
-        if expiry_ms > self.clock_floor_ms.load(Ordering::Relaxed) {
-            self.clock_floor_ms.fetch_max(expiry_ms, Ordering::Relaxed);
+    /// Notes that an entry with this expiry is going to be reported as absent. First waits for snapshots that have read
+    /// an earlier time and have no version yet: who gets the report may write next, and that write must not be in a
+    /// snapshot that still shows the entry.
+    ///
+    /// The time is raised before the question which snapshots there are. So a snapshot that is not seen here reads a
+    /// time that is not earlier.
+    pub fn tell_expired(&self, expiry_ms: u64) {
+        if expiry_ms > self.told_ms.load(Ordering::Acquire) {
+            self.clock_floor_ms.fetch_max(expiry_ms, Ordering::SeqCst);
+            self.snapshots.wait_for_those_before(expiry_ms);
+            self.told_ms.fetch_max(expiry_ms, Ordering::Release);
         }
     }
 
