@@ -240,7 +240,8 @@ pub struct GetArgs {
 /// A key
 #[derive(Debug, Args)]
 pub struct KeyArgs {
-    /// The key
+    /// The key; one that begins with a hyphen and is not a number must stand after --
+    #[arg(allow_negative_numbers = true)]
     pub key: OsString,
     /// Decode \t \n \r \\ \xHH in keys and values on the command line
     #[arg(long)]
@@ -268,13 +269,13 @@ pub struct PutArgs {
 #[group(id = "range", multiple = true)]
 pub struct RangeArgs {
     /// Only keys that begin with P
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub prefix: Option<OsString>,
     /// First key of the range
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub from: Option<OsString>,
     /// End of the range: the first key that is not in it
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub to: Option<OsString>,
 }
 
@@ -282,7 +283,7 @@ pub struct RangeArgs {
 #[derive(Debug, Args)]
 pub struct DelArgs {
     /// The key
-    #[arg(required_unless_present = "range", conflicts_with = "range")]
+    #[arg(required_unless_present = "range", conflicts_with = "range", allow_negative_numbers = true)]
     pub key: Option<OsString>,
     /// The range of keys, of an ordered keyspace
     #[command(flatten)]
@@ -324,7 +325,7 @@ pub struct CompactArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 --data, --medium, --read-only and --salvage apply to the old store, --capacity and --max-capacity to the new one, --checkpoints to
-both; --durability and --utilization apply to neither. Without --max-capacity the new store may grow as far as the old one. Its medium
+both; --durability and --utilization are refused. Without --max-capacity the new store may grow as far as the old one. Its medium
 is detected, whatever --medium says. With --salvage the new store is sound and has the readable data of the old one, which is not
 changed. The new store appears in its place when it is complete and synced; a copy that is killed leaves a directory DIR.PID.N.part
 (DIR/copy.PID.N.part if DIR existed), which may be removed.")]

@@ -376,7 +376,7 @@ impl ServeArgs {
         if port != 0 && all.tls_port == Some(port) && all.tls_only != Some(true) {
             return Err(Failure::Usage(format!("port and tls-port are both {port}; give each its own port, or set tls-only")));
         }
-        Ok(Config {
+        let config = Config {
             port,
             threads,
             wakeup_preemption: all.wakeup_preemption.unwrap_or(default.wakeup_preemption),
@@ -397,8 +397,22 @@ impl ServeArgs {
             requirepass: all.requirepass,
             null: all.null,
             ..Config::default()
-        })
+        };
+        ensure_own_metrics_address(&config)?;
+        Ok(config)
     }
+}
+
+/// Refuses a metrics address at which clients are to be served: it would be found taken only when the store is open.
+fn ensure_own_metrics_address(config: &Config) -> Result<(), Failure> {
+    let Some(address) = config.metrics_address.filter(|address| address.port() != 0) else { return Ok(()) };
+    let is_clients_port = !config.tls_only && config.port == address.port();
+    let is_port_taken = is_clients_port || config.tls.as_ref().is_some_and(|tls| tls.port == address.port());
+    let covers = |ip: &IpAddr| *ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified();
+    if is_port_taken && config.listen.iter().any(covers) {
+        return Err(Failure::Usage(format!("metrics-address {address} is an address for clients; give it a port of its own")));
+    }
+    Ok(())
 }
 
 /// Reads a size with `read`; an error names the setting.

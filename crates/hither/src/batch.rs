@@ -98,7 +98,8 @@ impl Batch {
 
     /// Starts the commit and returns a [`Ticket`] without waiting for durability.
     ///
-    /// The writes are visible at return; the ticket reports when they are durable. A batch that has conditions, or
+    /// The writes are visible at return; the ticket reports when they are durable at their level (at once for
+    /// [`crate::Durability::Process`]). A batch that has conditions, or
     /// writes nothing, may wait until the data that it saw is durable ([`Batch::commit_deferred`] never waits). An
     /// expiry among the options applies to the puts that have none of their own.
     ///

@@ -28,8 +28,9 @@
 //! # What is promised
 //!
 //! * **Durability.** A write at [`Durability::Sync`] (the default) survives a power loss once its call has returned. A
-//!   call that returns a [`Ticket`] does not wait: its write survives a power loss once the ticket reports it durable. A
-//!   write at [`Durability::Interval`] or [`Durability::Process`] survives a crash of the process. A power loss loses
+//!   call that returns a [`Ticket`] does not wait: its write survives a power loss once the ticket reports it durable. (A
+//!   ticket of a write at `Process` does so at once, because that level promises nothing more; [`Db::sync`] waits for
+//!   the medium.) A write at [`Durability::Interval`] or [`Durability::Process`] survives a crash of the process. A power loss loses
 //!   at most the writes of the last interval and of the duration of one sync at `Interval`, and the writes since the
 //!   last sync at `Process`.
 //! * **Reads.** A read never returns data that could still be lost at the store's level. At `Sync` on a file, a read

@@ -83,8 +83,15 @@ fn flags_go_before_the_environment_and_that_before_the_file() {
 #[test]
 fn more_threads_or_databases_than_make_sense_are_refused() {
     let store = || <crate::args::Cli as clap::Parser>::parse_from(["hither", "serve", "--data", "d"]).store;
-    let few = ServeArgs { threads: Some(MOST_THREADS), databases: Some(256), ..ServeArgs::default() };
-    assert!(few.resolve(&mut store()).is_ok());
+    let metrics = |address: &str| Some(address.parse().unwrap());
+    for args in [
+        ServeArgs { threads: Some(MOST_THREADS), databases: Some(256), ..ServeArgs::default() },
+        ServeArgs { port: Some(7000), metrics_address: metrics("127.0.0.1:7001"), ..ServeArgs::default() },
+        ServeArgs { port: Some(7000), metrics_address: metrics("127.0.0.9:7000"), ..ServeArgs::default() },
+        ServeArgs { port: Some(0), metrics_address: metrics("127.0.0.1:0"), ..ServeArgs::default() },
+    ] {
+        assert!(args.resolve(&mut store()).is_ok());
+    }
     for args in [
         ServeArgs { threads: Some(MOST_THREADS + 1), ..ServeArgs::default() },
         ServeArgs { threads: Some(99_999_999), ..ServeArgs::default() },
@@ -98,6 +105,9 @@ fn more_threads_or_databases_than_make_sense_are_refused() {
         ServeArgs { tls_cert_file: Some("cert.pem".into()), tls_key_file: Some("key.pem".into()), ..ServeArgs::default() },
         ServeArgs { tls_auth_clients: Some("yes".into()), ..ServeArgs::default() },
         ServeArgs { enable_debug_command: Some("maybe".into()), ..ServeArgs::default() },
+        // Regression: found only once the store was open, or made.
+        ServeArgs { port: Some(7000), metrics_address: metrics("127.0.0.1:7000"), ..ServeArgs::default() },
+        ServeArgs { port: Some(7000), metrics_address: metrics("0.0.0.0:7000"), ..ServeArgs::default() },
     ] {
         assert!(matches!(args.resolve(&mut store()), Err(Failure::Usage(_))));
     }

@@ -253,6 +253,13 @@ fn a_value_with_a_hyphen_stands_behind_two() {
     }
     store.feed(&["put", "k", "-"], b"from a pipe").done();
     assert_eq!(store.run(&["get", "k"]).done().out(), "from a pipe\n");
+    // Regression: a negative number was a value, but not a key.
+    store.run(&["put", "-5", "five below"]).done();
+    assert_eq!(store.run(&["get", "-5"]).done().out(), "five below\n");
+    assert_eq!(store.run(&["scan", "--prefix", "-5"]).done().out(), "-5\tfive below\n");
+    store.run(&["del", "-5"]).done();
+    store.run(&["get", "-5"]).expect(1);
+    store.run(&["get", "-x"]).expect(2);
 }
 
 #[test]

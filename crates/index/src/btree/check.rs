@@ -66,7 +66,7 @@ impl<P: Protocol> BTree<P> {
         resolver: &R,
         pending: &mut Vec<Pending<'a>>,
     ) -> Result<usize, String> {
-        let at = || format!("layer behind {} bytes {:?}", layer.prefix.len(), tail(&layer.prefix));
+        let at = || format!("layer behind {} bytes \"{}\"", layer.prefix.len(), tail(&layer.prefix));
         let leaves = self.check_levels(layer).map_err(|what| format!("{}: {what}", at()))?;
         self.check_links(&leaves).map_err(|what| format!("{}: {what}", at()))?;
         let (mut prefix, skip) = (layer.prefix.clone(), layer.root.meta().skip());
