@@ -71,7 +71,7 @@ impl Log {
         for (node, pool) in self.pools.iter().enumerate() {
             let mut folded = pool.folded.lock();
             let mut sums = vec![0; pool.pool.segment_count() as usize];
-            self.slots.iter().for_each(|slot| slot.dead[node].add_to(&mut sums));
+            self.slots().for_each(|slot| slot.dead[node].add_to(&mut sums));
             if folded.len() < sums.len() {
                 folded.resize(sums.len(), 0);
             }

@@ -62,8 +62,7 @@ impl Log {
             return;
         }
         let mut dirty: Vec<(usize, Range<u64>)> = Vec::new();
-        // Slots are ordered by node.
-        self.with_slots(|position, slot| dirty.extend(slot.dirty.take().map(|range| (position / self.slots_per_node, range))));
+        self.with_slots(|node, slot| dirty.extend(slot.dirty.take().map(|range| (node, range))));
         for (node, range) in dirty {
             self.pools[node].pool.flush(range.start, (range.end - range.start) as usize);
         }

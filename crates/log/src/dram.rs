@@ -1,11 +1,10 @@
 //! The DRAM that the log takes. Thread safety: sums over growing structures; nothing is stopped except writers for a
 //! moment, as in [`Log::usage`].
 
-use crate::dead::DeadCounts;
 use crate::log::Log;
 use crate::node::NodePool;
 use crate::segment::{Chunk, Segment};
-use crate::writer::Slot;
+use crate::slot::Slot;
 use hither_sync::Padded;
 
 impl Log {
@@ -14,10 +13,10 @@ impl Log {
     /// exist yet take address space, but no memory.) O(segments + slots).
     pub fn dram_bytes(&self) -> usize {
         let states: usize = self.pools.iter().map(|pool| size_of_val(pool.existing())).sum();
-        let slot = size_of::<Padded<Slot>>() + (self.shards() + 1) * size_of::<Chunk>() + self.nodes() * size_of::<DeadCounts>();
+        let slot = size_of::<Padded<Slot>>() + (self.shards() + 1) * size_of::<Chunk>();
         let mut dirty = 0;
         self.with_slots(|_, slot| dirty += slot.dirty.dram_bytes());
-        states + self.garbage_map_bytes() + self.counts_bytes() + self.slots.len() * slot + dirty
+        states + self.garbage_map_bytes() + self.counts_bytes() + self.slots().count() * slot + dirty
     }
 
     /// The part of that which accounts for garbage: the counters of existing segments, the bits of entries, and the
@@ -31,7 +30,7 @@ impl Log {
     fn counts_bytes(&self) -> usize {
         let of_pool = |pool: &NodePool| {
             let segments = pool.existing().len();
-            self.slots.iter().map(|slot| slot.dead[pool.node as usize].dram_bytes(segments)).sum::<usize>()
+            self.slots().map(|slot| slot.dead[pool.node as usize].dram_bytes(segments)).sum::<usize>()
         };
         let counts: usize = self.pools.iter().map(of_pool).sum();
         let folded: usize = self.pools.iter().map(|pool| size_of_val(&**pool.folded.lock())).sum();

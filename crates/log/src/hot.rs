@@ -26,7 +26,8 @@ const LEAST_SHARE: u32 = 10;
 
 /// The sketch of one pool.
 pub(crate) struct HotSet {
-    counters: Box<[AtomicU8]>,
+    /// Two rows. Of a fixed length: no index of [`HotSet::counters`] needs a check.
+    counters: Box<[AtomicU8; 2 * ROW]>,
     samples: AtomicU32,
     hot: AtomicU32,
     /// On cache lines of its own: every write reads it.
@@ -35,7 +36,7 @@ pub(crate) struct HotSet {
 
 impl HotSet {
     pub fn new() -> HotSet {
-        let counters = (0..2 * ROW).map(|_| AtomicU8::new(0)).collect();
+        let counters = Box::new([const { AtomicU8::new(0) }; 2 * ROW]);
         HotSet { counters, samples: AtomicU32::new(0), hot: AtomicU32::new(0), on: Padded(AtomicBool::new(false)) }
     }
 

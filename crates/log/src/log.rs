@@ -10,9 +10,8 @@ use crate::reclaim::TakeBack;
 use crate::replay::Lookout;
 use crate::segment::SegmentState;
 use crate::version::VersionClock;
-use crate::writer::Slot;
 use hither_pmem::{Pool, Randomness};
-use hither_sync::{Bell, Padded};
+use hither_sync::Bell;
 use hither_topology::Topology;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -52,8 +51,6 @@ pub struct Log {
     pub(crate) pair_bases: [Base; address::MAX_NODES],
     /// Some pool reports reads to a meter.
     pub(crate) metered: bool,
-    pub(crate) slots: Vec<Padded<Slot>>,
-    pub(crate) slots_per_node: usize,
     shard_mask: u64,
     separate_hot: bool,
     pub(crate) zero_ahead: bool,
@@ -134,12 +131,12 @@ pub struct Room {
 impl Log {
     /// A log over `pools`, one per node, in node order. Scan the segments ([`crate::replay`]) before the first write.
     pub fn new(pools: Vec<Pool>, options: &LogOptions, last_version: u64) -> Log {
+        crate::crc::detect();
         let nodes = pools.len();
         assert!(nodes <= address::MAX_NODES, "a reference names at most {} nodes", address::MAX_NODES);
         let shards = options.shards.next_power_of_two();
         let bytes = pools.iter().map(|pool| u64::from(pool.max_segments()) * pool.segment_bytes()).sum();
         let lags = AtomicBool::new(pools.iter().any(Pool::needs_sync));
-        let slots: Vec<_> = (0..nodes * options.slots_per_node).map(|_| Slot::new(shards + 1, nodes)).collect();
         let mut bases = [Base(std::ptr::null()); address::MAX_NODES];
         let mut pair_bases = bases;
         for (node, pool) in pools.iter().enumerate() {
@@ -153,8 +150,6 @@ impl Log {
             pair_bases,
             metered,
             pools: pools.into_iter().enumerate().map(|(node, pool)| NodePool::new(node as u32, pool, shards, options)).collect(),
-            slots,
-            slots_per_node: options.slots_per_node,
             shard_mask: shards as u64 - 1,
             separate_hot: options.separate_hot,
             zero_ahead: options.zero_ahead,

@@ -12,7 +12,8 @@ use crate::dead::DeadCounts;
 use crate::entry::{self, BatchTag, MEMBER_BYTES, Op, Parts, Place, PlainPair};
 use crate::hot::SAMPLE_EVERY;
 use crate::node::NodePool;
-use crate::writer::{Flush, Slot, Writer};
+use crate::slot::Slot;
+use crate::writer::{Flush, Writer};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// See [`Writer::past_of`].
@@ -175,7 +176,7 @@ impl<'a> Writer<'a> {
         let words = pair.encode_member(&Place { offset, ..room.place }, BatchTag { size: room.size, index });
         // SAFETY: the chunk belongs to this slot alone, inside an active segment, and has room for all members; these
         // bytes were never written before.
-        unsafe { self.pool.pool.write_words(offset, &words) };
+        unsafe { self.pool.pool.write_array(offset, &words) };
         address::pack(self.pool.node, offset, MEMBER_BYTES)
     }
 
@@ -217,7 +218,7 @@ impl<'a> Writer<'a> {
         // SAFETY: the chunk belongs to this slot alone, inside an active segment, and has room for the entry; these
         // bytes were never written before.
         unsafe {
-            pool.write_words(made.offset, &made.words);
+            pool.write_array(made.offset, &made.words);
             pool.write(key_at, parts.key);
             pool.write(key_at + parts.key.len() as u64, parts.value);
         }
@@ -247,7 +248,8 @@ impl<'a> Writer<'a> {
             return Past { generation: 0, mark: None };
         }
         let at = address::unpack(reference);
-        let pool = &self.log.pools[at.node as usize];
+        // Most entries are of this writer's pool, which is at hand.
+        let pool = if at.node == self.pool.node { self.pool } else { &self.log.pools[at.node as usize] };
         let segment = pool.segment_index(at.offset);
         let mark = self.mark_at(pool, at, segment, address::tagged_size(reference));
         Past { generation: pool.segments[segment].generation.load(Ordering::Relaxed) as u8, mark }
@@ -257,7 +259,7 @@ impl<'a> Writer<'a> {
     fn mark_at(&self, pool: &'a NodePool, at: Address, segment: usize, size: Option<u64>) -> Option<Mark<'a>> {
         let (word, bit) = pool.garbage.word_of(at.offset - pool.data_offset)?;
         hither_sync::prefetch_write(word);
-        let slot: &'a Slot = self.slot.slot;
+        let slot: &'a Slot = self.slot.slot();
         let count = slot.dead[at.node as usize].count_of(segment)?;
         Some(Mark { word, bit, count, bytes: size? as u32 })
     }

@@ -8,6 +8,7 @@ use crate::hot::HotSet;
 use crate::log::LogOptions;
 use crate::opening::{Allocator, Filler};
 use crate::segment::{Chunk, Segment, SegmentState};
+use crate::slot::Slots;
 use crate::streams::Active;
 use crate::zeroed::Zeroed;
 use hither_pmem::Pool;
@@ -23,6 +24,8 @@ const DISK_STAYS_FULL: Duration = Duration::from_secs(1);
 pub(crate) struct NodePool {
     pub node: u32,
     pub pool: Pool,
+    /// Of the writers that append here.
+    pub slots: Slots,
     pub segments: Zeroed<Segment>,
     pub garbage: GarbageMap,
     pub hot: HotSet,
@@ -120,6 +123,7 @@ impl NodePool {
         };
         NodePool {
             node,
+            slots: Slots::new(options.slots_per_node, shards),
             data_offset: pool.segment_offset(0),
             segment_shift: segment_bytes.trailing_zeros(),
             chunk_bytes,

@@ -354,6 +354,14 @@ impl Log {
         self.has_plain_key(reference, key) || self.has_lasting_word(reference, key)
     }
 
+    /// Whether the entry is a member of a batch that would be a pair outside it, with this key as its bytes lie in
+    /// memory. False may also mean that this is not certain.
+    #[inline(always)]
+    pub fn surely_is_member(&self, reference: u64, key: u64) -> bool {
+        let [first, fields, found] = [0, HEADER_BYTES, HEADER_BYTES + 8].map(|at| self.word(reference, at));
+        first & OTHERS_MASK == EXT_MASK && fields as u8 == 0 && found == key
+    }
+
     #[inline(never)]
     fn has_lasting_word(&self, reference: u64, key: u64) -> bool {
         let layout = if self.metered { None } else { self.layout(reference, self.word(reference, 0)) };

@@ -130,9 +130,9 @@ impl Log {
     /// Gathers from all slots the tallies of chunks and the counts of garbage; also takes back chunks. Waits for writer
     /// sections under way.
     pub(crate) fn fold_slots(&self, chunks: TakeBack) {
-        self.with_slots(|number, slot| {
-            // Slots are ordered by node; a slot's chunks are of its node's pool.
-            let pool = &self.pools[number / self.slots_per_node];
+        self.with_slots(|node, slot| {
+            // A slot's chunks are of its node's pool.
+            let pool = &self.pools[node];
             for chunk in &mut slot.chunks {
                 Self::fold_chunk(pool, chunk, chunks);
             }

@@ -91,6 +91,16 @@ impl Log {
         if self.pools[node].away.is_any() { self.node_instead(node) } else { node }
     }
 
+    /// The pool of [`Log::local_node`].
+    #[inline(always)]
+    pub(crate) fn local_pool(&self) -> &NodePool {
+        // Without a multiplication where there is only one pool.
+        match &*self.pools {
+            [only] => only,
+            pools => &pools[self.local_node()],
+        }
+    }
+
     /// The calling thread's own node.
     #[inline(always)]
     fn home(&self) -> usize {

@@ -1,136 +1,21 @@
 //! Appending: the path that every write takes.
 //!
-//! A slot holds, for each shard, a chunk of the shard's active segment, and a block of versions. Beside it, the slot
-//! counts the garbage that its writes have made (the `dead` module).
+//! A [`Writer`] uses its thread's slot ([`super::slot`]), or a locked one that threads share.
 //!
-//! # Access to a slot
-//!
-//! The first threads of the process (by their epoch number) own a slot of each node alone. They need no lock; they only
-//! have to be inside a writer section and to find the slot not frozen.
-//!
-//! A thread that wants to inspect other threads' slots freezes them, waits for their writer sections under way, and
-//! thaws each slot as soon as it has inspected it ([`Log::with_slots`]). So a thread that was preempted inside its
-//! section delays nobody but itself.
-//!
-//! All further threads, and owners while their slots are frozen, share the last slot of their node behind a lock. The
-//! lock is held over one operation, fence included, and over a sync only where that opens a segment on files. (A value
-//! longer than a segment has its run zeroed there, which may take a second for hundreds of megabytes.)
+//! Thread safety: a writer stays on its thread, in one writer section.
 
 use crate::address;
-use crate::dead::DeadCounts;
-use crate::dirty::DirtyRanges;
 use crate::entry::{self, Op, Parts, Place};
 use crate::error::Result;
 use crate::hot::SAMPLE_EVERY;
 use crate::log::Log;
 use crate::node::NodePool;
 use crate::segment::{Chunk, Tally};
-use crate::version::VersionBlock;
+use crate::slot::{SlotLock, SlotUse};
 use crate::victim::MovedEntries;
-use hither_sync::{Padded, epoch, pause};
-use std::cell::UnsafeCell;
-use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The state that belongs to one writer at a time: see the module documentation.
-pub(crate) struct SlotState {
-    pub block: VersionBlock,
-    /// By shard; the last chunk is for hot entries of all shards.
-    pub chunks: Box<[Chunk]>,
-    /// Ranges written without a flush.
-    pub dirty: DirtyRanges,
-}
-
-pub(crate) struct Slot {
-    locked: AtomicBool,
-    /// The owner must not use the slot.
-    frozen: AtomicBool,
-    /// By node: the garbage that its writes have made.
-    pub dead: Box<[DeadCounts]>,
-    state: UnsafeCell<SlotState>,
-}
-
-// SAFETY: `state` is reached only through `SlotGuard`, of which there is one at a time. Either the guard holds
-// `locked`, or it is the owner's: then the owner is in a writer section that began while the slot was not frozen, and
-// the guard does not leave that thread. A thread that locks an owned slot has frozen it before and waited for such
-// sections (see the module documentation). The contents may be sent to other threads.
-unsafe impl Sync for Slot {}
-
-impl Slot {
-    pub fn new(shards: usize, nodes: usize) -> Padded<Slot> {
-        Padded(Slot {
-            locked: AtomicBool::new(false),
-            frozen: AtomicBool::new(false),
-            dead: (0..nodes).map(|_| DeadCounts::default()).collect(),
-            state: UnsafeCell::new(SlotState {
-                block: VersionBlock::default(),
-                chunks: vec![Chunk::NONE; shards].into_boxed_slice(),
-                dirty: DirtyRanges::default(),
-            }),
-        })
-    }
-
-    #[inline(always)]
-    pub fn lock(&self) -> SlotGuard<'_> {
-        if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.lock_slow();
-        }
-        SlotGuard { slot: self, locked: true, _not_send: PhantomData }
-    }
-
-    #[cold]
-    fn lock_slow(&self) {
-        let mut rounds = 0;
-        while self.locked.load(Ordering::Relaxed)
-            || self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
-        {
-            pause(&mut rounds);
-        }
-    }
-}
-
-pub(crate) struct SlotGuard<'a> {
-    pub slot: &'a Slot,
-    locked: bool,
-    /// An owned slot belongs to its thread only while the thread is in its writer section.
-    _not_send: PhantomData<*const ()>,
-}
-
-impl<'a> SlotGuard<'a> {
-    /// A guard of the current thread's own slot, which is not frozen, in a writer section.
-    #[inline(always)]
-    fn of_own(slot: &'a Slot) -> Self {
-        debug_assert!(epoch::is_writing(), "a slot belongs to its thread in a writer section only");
-        SlotGuard { slot, locked: false, _not_send: PhantomData }
-    }
-}
-
-impl std::ops::Deref for SlotGuard<'_> {
-    type Target = SlotState;
-    #[inline(always)]
-    fn deref(&self) -> &SlotState {
-        // SAFETY: the guard holds the slot's lock, or its thread owns the slot and is in a writer section (see the
-        // module documentation).
-        unsafe { &*self.slot.state.get() }
-    }
-}
-
-impl std::ops::DerefMut for SlotGuard<'_> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut SlotState {
-        // SAFETY: as above, and `&mut self` makes this the only reference.
-        unsafe { &mut *self.slot.state.get() }
-    }
-}
-
-impl Drop for SlotGuard<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.locked {
-            self.slot.locked.store(false, Ordering::Release);
-        }
-    }
-}
+use hither_sync::epoch;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
 
 /// One operation's access to the log. Create it inside a writer section (`hither_sync::epoch::pin_writer`), and drop it
 /// there. It stays on its thread:
@@ -142,7 +27,29 @@ impl Drop for SlotGuard<'_> {
 pub struct Writer<'a> {
     pub(crate) log: &'a Log,
     pub(crate) pool: &'a NodePool,
-    pub(crate) slot: SlotGuard<'a>,
+    pub(crate) slot: SlotUse<'a>,
+}
+
+/// A [`Writer`], and the lock of its slot if that is a shared one.
+pub struct WriterGuard<'a> {
+    writer: Writer<'a>,
+    _lock: Option<SlotLock<'a>>,
+}
+
+impl<'a> Deref for WriterGuard<'a> {
+    type Target = Writer<'a>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Writer<'a> {
+        &self.writer
+    }
+}
+
+impl DerefMut for WriterGuard<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.writer
+    }
 }
 
 /// When an appended entry's lines are written back.
@@ -168,7 +75,7 @@ pub struct Append {
 impl Log {
     /// A writer on the current thread's node.
     #[inline(always)]
-    pub fn writer(&self) -> Writer<'_> {
+    pub fn writer(&self) -> WriterGuard<'_> {
         let node = self.local_node();
         self.writer_on(node)
     }
@@ -177,70 +84,34 @@ impl Log {
     /// Never waits, so it may be called before a latch is taken.
     #[inline(always)]
     pub fn own_writer(&self, pin: &epoch::Guard) -> Option<Writer<'_>> {
-        let node = self.local_node();
-        let number = pin.thread_number();
-        if number >= self.slots_per_node - 1 {
-            return None;
-        }
-        let slot = &self.slots[node * self.slots_per_node + number];
-        if slot.frozen.load(Ordering::Acquire) {
-            return None;
-        }
-        Some(Writer { log: self, pool: &self.pools[node], slot: SlotGuard::of_own(slot) })
+        let pool = self.local_pool();
+        Some(Writer { log: self, pool, slot: pool.slots.own(pin.thread_number())? })
     }
 
     /// A writer on a given node.
     #[inline(always)]
-    pub fn writer_on(&self, node: usize) -> Writer<'_> {
-        let shared = self.slots_per_node - 1;
-        let number = epoch::thread_number();
-        let first = node * self.slots_per_node;
-        let own = &self.slots[first + number.min(shared)];
+    pub fn writer_on(&self, node: usize) -> WriterGuard<'_> {
+        let pool = &self.pools[node];
         // While the thread's own slot is frozen, it uses the shared one: waiting here would make the freezing thread
         // wait for this section.
-        let slot =
-            if number < shared && !own.frozen.load(Ordering::Acquire) { SlotGuard::of_own(own) } else { self.slots[first + shared].lock() };
-        Writer { log: self, pool: &self.pools[node], slot }
-    }
-
-    /// Calls `f(position, state)` for every slot, in no particular order, while no writer uses that slot. It sees
-    /// everything done by writer sections that ended before this call. `f` must not wait for writers. Call outside
-    /// writer sections.
-    pub(crate) fn with_slots(&self, mut f: impl FnMut(usize, &mut SlotState)) {
-        let _one_at_a_time = self.freezing.lock();
-        let owned = self.slots_per_node - 1;
-        self.set_frozen(0..owned, true);
-        let stamp = epoch::stamp();
-        let mut waiting: Vec<usize> = (0..owned).collect();
-        let mut rounds = 0;
-        while !waiting.is_empty() {
-            waiting.retain(|&number| {
-                let passed = epoch::writer_has_passed(stamp, number);
-                if passed {
-                    self.positions(number).for_each(|position| f(position, &mut self.slots[position].lock()));
-                    self.set_frozen(number..number + 1, false);
-                }
-                !passed
-            });
-            pause(&mut rounds);
-        }
-        self.positions(owned).for_each(|position| f(position, &mut self.slots[position].lock()));
-    }
-
-    /// The positions of the slots of a thread number, one per node.
-    fn positions(&self, number: usize) -> impl Iterator<Item = usize> {
-        (number..self.slots.len()).step_by(self.slots_per_node)
-    }
-
-    fn set_frozen(&self, numbers: std::ops::Range<usize>, frozen: bool) {
-        for position in numbers.flat_map(|number| self.positions(number)) {
-            // Release: the owner that comes back sees the changes. (The stamp's barrier orders the freezing.)
-            self.slots[position].frozen.store(frozen, Ordering::Release);
-        }
+        let (slot, lock) = match pool.slots.own(epoch::thread_number()) {
+            Some(own) => (own, None),
+            None => {
+                let lock = pool.slots.shared().lock();
+                (lock.slot_use(), Some(lock))
+            }
+        };
+        WriterGuard { writer: Writer { log: self, pool, slot }, _lock: lock }
     }
 }
 
 impl Writer<'_> {
+    /// This writer for a call that needs it in memory: passing this one itself would put it there on every path.
+    #[inline(always)]
+    pub fn lent(&mut self) -> Writer<'_> {
+        Writer { log: self.log, pool: self.pool, slot: self.slot.lent() }
+    }
+
     /// Draws `count` consecutive new versions above `last`. Returns the first.
     #[inline(always)]
     pub fn draw_versions(&mut self, last: u64, count: u64) -> u64 {
@@ -315,12 +186,22 @@ impl Writer<'_> {
     #[inline(always)]
     pub(crate) fn write_plain<const N: usize>(&mut self, shard: usize, offset: u64, words: &[u64; N], flush: Flush) -> u64 {
         let size = 8 * N as u64;
+        let pool = &self.pool.pool;
         // SAFETY: the chunk belongs to this slot alone, inside an active segment, and these bytes were never written
         // before.
-        unsafe { self.pool.pool.write_words(offset, words) };
-        self.finish(shard, offset, size, flush);
+        let at = unsafe {
+            if flush == Flush::Now {
+                pool.write_back_array(offset, words)
+            } else {
+                pool.write_array(offset, words);
+                pool.base().wrapping_add(offset as usize)
+            }
+        };
+        if flush == Flush::Later && pool.needs_flush() {
+            self.remember_dirty(shard, offset, size);
+        }
         // By the time this shard has its next turn, the line is loaded.
-        hither_sync::prefetch_write(self.pool.pool.base().wrapping_add(offset as usize + 64));
+        hither_sync::prefetch_write(at.wrapping_add(64));
         address::pack(self.pool.node, offset, size)
     }
 
@@ -469,12 +350,12 @@ impl Writer<'_> {
         let size = address::tagged_size(reference).unwrap_or_else(|| pool.entry_size(at.offset)) as u32;
         let segment = pool.segment_index(at.offset);
         pool.set_garbage(at.offset);
-        self.slot.slot.dead[at.node as usize].add(segment, size, || pool.max_segments());
+        self.slot.slot().dead[at.node as usize].add(segment, size, || pool.max_segments());
     }
 
     /// Counts the bytes of entries that a collector has moved.
     pub fn count_moved(&mut self, moved: MovedEntries<'_>) {
-        moved.count_into(&self.slot.slot.dead);
+        moved.count_into(&self.slot.slot().dead);
     }
 
     /// Node whose pool this writer appends to.

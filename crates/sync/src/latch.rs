@@ -97,7 +97,8 @@ impl LatchTable {
             if self.stripes[stripe].state.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
                 return Err(stripe);
             }
-            set.stripes = &stripes[..=i];
+            // Not an inclusive range, which the compiler builds in memory and passes to a function.
+            set.stripes = &stripes[..i + 1];
         }
         Ok(set)
     }

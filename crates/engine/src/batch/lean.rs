@@ -240,7 +240,7 @@ impl<'a> LeanBatch<'a> {
         for member in members {
             if let Place::Home(sight, past) = member.place
                 && sight.seen.is_some()
-                && self.core.log.surely_has_word(sight.seen.0, member.key)
+                && (self.core.log.surely_is_member(sight.seen.0, member.key) || self.core.log.surely_has_word(sight.seen.0, member.key))
             {
                 if !past.mark_dead() {
                     writer.mark_dead(sight.seen.0);
@@ -269,15 +269,19 @@ impl<'a> LeanBatch<'a> {
     /// Makes the members visible.
     #[inline(always)]
     fn install(&self, members: &[Member<'a>]) {
-        let mut homeless = 0u64;
+        let (mut homeless, mut new) = (0u64, 0u64);
         for (number, member) in members.iter().enumerate() {
             let installed = match member.place {
                 Place::Home(sight, _) if sight.seen.is_some() => {
                     self.index.replace_home(&sight, member.reference);
                     true
                 }
-                Place::Home(sight, _) => self.index.insert_home(&sight, member.hash, member.reference),
+                Place::Home(sight, _) => {
+                    new |= 1 << number;
+                    self.index.insert_home(&sight, member.hash, member.reference)
+                }
                 Place::Found(located) => {
+                    new |= u64::from(located.candidate.is_none()) << number;
                     member.with_key(|key| self.index.install_locked_now(located.token, key, located.candidate, member.reference))
                 }
                 Place::Unknown => false,
@@ -288,8 +292,10 @@ impl<'a> LeanBatch<'a> {
         if homeless != 0 {
             self.install_unlocked(members, homeless);
         }
-        for member in members.iter().filter(|member| member.seen().is_none()) {
+        while new != 0 {
+            let member = &members[new.trailing_zeros() as usize];
             self.index.look_for_wear(member.hash, member.reference, &self.core.resolver());
+            new &= new - 1;
         }
     }
 

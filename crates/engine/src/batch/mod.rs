@@ -107,16 +107,20 @@ impl Contents {
     /// The keyspace's number in this batch.
     #[inline(always)]
     fn number_of(&mut self, keyspace: &KeyspaceHandle) -> u32 {
-        match self.keyspaces.iter().rposition(|known| Arc::ptr_eq(known, &keyspace.0)) {
-            Some(number) => number as u32,
-            None => self.add_keyspace(keyspace),
+        // Most batches are for one keyspace.
+        match &*self.keyspaces {
+            [only] if Arc::ptr_eq(only, &keyspace.0) => 0,
+            _ => self.number_among_several(keyspace),
         }
     }
 
     #[inline(never)]
-    fn add_keyspace(&mut self, keyspace: &KeyspaceHandle) -> u32 {
-        self.keyspaces.push(keyspace.0.clone());
-        self.keyspaces.len() as u32 - 1
+    fn number_among_several(&mut self, keyspace: &KeyspaceHandle) -> u32 {
+        let known = self.keyspaces.iter().rposition(|known| Arc::ptr_eq(known, &keyspace.0));
+        known.unwrap_or_else(|| {
+            self.keyspaces.push(keyspace.0.clone());
+            self.keyspaces.len() - 1
+        }) as u32
     }
 
     #[inline(always)]
@@ -135,13 +139,21 @@ impl Contents {
         (!operation.delete).then(|| &self.bytes[at..at + operation.value_len as usize])
     }
 
-    /// Copies a key or a value; most have eight bytes.
+    /// Copies a key and a value; most have eight bytes each.
     #[inline(always)]
-    fn push_bytes(&mut self, bytes: &[u8]) {
-        match <[u8; 8]>::try_from(bytes) {
-            Ok(word) => self.bytes.extend_from_slice(&word),
-            Err(_) => self.bytes.extend_from_slice(bytes),
+    fn push_bytes(&mut self, key: &[u8], value: &[u8]) {
+        if let (Ok(key), Ok(value)) = (<[u8; 8]>::try_from(key), <[u8; 8]>::try_from(value)) {
+            self.bytes.extend_from_slice([key, value].as_flattened());
+        } else {
+            self.push_mixed(key, value);
         }
+    }
+
+    #[inline(never)]
+    fn push_mixed(&mut self, key: &[u8], value: &[u8]) {
+        self.mixed = true;
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
     }
 }
 
@@ -209,9 +221,7 @@ impl Batch {
         let hash = keyspace.0.prefetch_for_write(key);
         let keyspace = contents.number_of(keyspace);
         let key_at = contents.bytes.len();
-        contents.push_bytes(key);
-        contents.push_bytes(value);
-        contents.mixed |= key.len() != 8 || value.len() != 8;
+        contents.push_bytes(key, value);
         Operation { hash, key_at, expiry_ms, key_len: key.len() as u32, value_len: value.len() as u32, keyspace, delete }
     }
 

@@ -127,7 +127,7 @@ impl Core {
             return None;
         }
         if latch.last_version() >= link.version {
-            return self.change_after_others(keyspace, index, what, hash, &mut writer, latch);
+            return self.change_after_others(keyspace, index, what, hash, &mut writer.lent(), latch);
         }
         let written = self.commit_lean(keyspace, index, what, (hash, sight), &mut writer, &latch, (link, made, past))?;
         drop(latch);
@@ -219,7 +219,9 @@ impl Core {
         // wait with it.
         if self.snapshots.any() || !what.is_of(self, candidate) {
             let place = (index, index.token_of(&sight));
-            let existed = what.with_key(|key| self.finish_closely(keyspace, place, (key, hash), (candidate, new), version, writer));
+            let mut writer = writer.lent();
+            let existed =
+                what.with_key(move |key| self.finish_closely(keyspace, place, (key, hash), (candidate, new), version, &mut writer));
             return Some(Written::entry(version, existed));
         }
         writer.fence();

@@ -78,8 +78,9 @@ impl LeanIndex for HashIndex {
     }
 
     #[inline(always)]
-    fn replace_seen<R: Resolver, L: Lean>(&self, sight: &HomeSight<'_>, _key: (L, u64), new: Ref, _resolver: &R) {
-        if new.is_some() {
+    fn replace_seen<R: Resolver, L: Lean>(&self, sight: &HomeSight<'_>, (what, _): (L, u64), new: Ref, _resolver: &R) {
+        // Decided by the kind of the write, which the compiler knows.
+        if what.puts() {
             self.replace_home(sight, new);
         } else {
             self.remove_home(sight);

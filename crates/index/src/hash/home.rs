@@ -22,7 +22,7 @@ pub struct NearHome<'a> {
 }
 
 /// A bit of [`HomeSight::slots`] that stands for no slot: the pair is not the home pair.
-const BEYOND: u32 = 1 << 16;
+const BEYOND: u64 = 1 << 16;
 
 /// A key's home pair, or one farther on, as seen before it was locked: where the key is or goes if nothing changes
 /// meanwhile.
@@ -31,7 +31,8 @@ pub struct HomeSight<'a> {
     segment: Segment,
     pair: &'a Pair,
     /// The slots of the key's tag: one, or none. May include [`BEYOND`].
-    slots: u32,
+    /// A whole word, because a copy of the sight would load half a word with more than was stored.
+    slots: u64,
     /// The reference in that slot, likely the key's entry; none if there is no such slot.
     pub seen: Ref,
 }
@@ -74,7 +75,7 @@ impl<P: Protocol> HashTable<P> {
     #[inline(always)]
     fn sight_home_or<'a>(near: NearHome<'a>, hash: u64, beyond: impl FnOnce() -> Option<HomeSight<'a>>) -> Option<HomeSight<'a>> {
         let NearHome { segment, pair } = near;
-        let slots = pair.slots_of(hash);
+        let slots = u64::from(pair.slots_of(hash));
         if slots == 0 {
             if pair.slots(0) == 0 {
                 return beyond();
@@ -101,7 +102,7 @@ impl<P: Protocol> HashTable<P> {
         for step in 1..segment.path_len() {
             let pair: &Pair = pair_at(step);
             if leads_on {
-                let slots = pair.slots_of(hash);
+                let slots = u64::from(pair.slots_of(hash));
                 if slots != 0 {
                     // SAFETY: a bit of the set.
                     let seen = Ref(unsafe { pair.reference_at(slots.trailing_zeros()) });
@@ -126,7 +127,7 @@ impl<P: Protocol> HashTable<P> {
     /// is found under the key's latch stays so until the pair is locked, except that collectors may replace references,
     /// as in [`super::place`].
     #[inline(never)]
-    fn lock_beyond<'a>(&'a self, sight: &HomeSight<'_>, hash: u64, lock: impl Fn(&'a Pair) -> Option<Held<'a>>) -> bool {
+    fn lock_beyond<'a>(&'a self, sight: HomeSight<'_>, hash: u64, lock: impl Fn(&'a Pair) -> Option<Held<'a>>) -> bool {
         let segment = sight.segment;
         // SAFETY: as in `sight_beyond`.
         let home_has_tag = unsafe { segment.home_pair(hash) }.slots_of(hash) != 0;
@@ -135,7 +136,7 @@ impl<P: Protocol> HashTable<P> {
             return false;
         }
         if sight.seen.is_some() {
-            let located = Located { token: self.home_token(sight), candidate: sight.seen, verified: false };
+            let located = Located { token: self.home_token(&sight), candidate: sight.seen, verified: false };
             return self.lock_candidate(located, lock).is_some();
         }
         let Some(located) = self.lock_room(segment, hash, lock) else { return false };
@@ -156,7 +157,7 @@ impl<P: Protocol> HashTable<P> {
     pub fn lock_home(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
         // Not one closure for both calls: it would not be inlined here.
         if sight.slots & BEYOND != 0 {
-            return self.lock_beyond(sight, hash, |pair| pair.lock(P::heeds(Rule::HeedFrozen)));
+            return self.lock_beyond(*sight, hash, |pair| pair.lock(P::heeds(Rule::HeedFrozen)));
         }
         self.keep_seen(sight, hash, sight.pair.lock(P::heeds(Rule::HeedFrozen)))
     }
@@ -166,7 +167,7 @@ impl<P: Protocol> HashTable<P> {
     #[inline(always)]
     pub fn lock_home_now(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
         if sight.slots & BEYOND != 0 {
-            return self.lock_beyond(sight, hash, |pair| pair.try_lock(P::heeds(Rule::HeedFrozen)));
+            return self.lock_beyond(*sight, hash, |pair| pair.try_lock(P::heeds(Rule::HeedFrozen)));
         }
         self.keep_seen(sight, hash, sight.pair.try_lock(P::heeds(Rule::HeedFrozen)))
     }
@@ -176,7 +177,7 @@ impl<P: Protocol> HashTable<P> {
     fn keep_seen(&self, sight: &HomeSight<'_>, hash: u64, held: Option<Held<'_>>) -> bool {
         let &HomeSight { segment, pair, slots, seen } = sight;
         let Some(held) = held else { return false };
-        let same = pair.slots_of(hash) == slots
+        let same = u64::from(pair.slots_of(hash)) == slots
             // SAFETY: a bit of the set.
             && (slots == 0 || unsafe { pair.reference_at(slots.trailing_zeros()) } == seen.0);
         if !same || held.overflows() && self.tag_beyond_home(segment, hash) {

@@ -123,6 +123,26 @@ impl Pool {
         unsafe { self.access.write_words(off, words) }
     }
 
+    /// As [`Pool::write_words`], for few words that are at hand in registers.
+    ///
+    /// # Safety
+    /// As [`Pool::write_words`].
+    #[inline(always)]
+    pub unsafe fn write_array<const N: usize>(&self, off: u64, words: &[u64; N]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.access.write_array(off, words) }
+    }
+
+    /// [`Pool::write_array`] and [`Pool::flush`] of these words. Returns the address of the first one.
+    ///
+    /// # Safety
+    /// As [`Pool::write_words`].
+    #[inline(always)]
+    pub unsafe fn write_back_array<const N: usize>(&self, off: u64, words: &[u64; N]) -> *const u8 {
+        // SAFETY: the caller's promise.
+        unsafe { self.access.write_back_array(off, words) }
+    }
+
     /// Copies bytes around the caches. They are durable after the next [`Pool::fence`] without a flush (on a file,
     /// after a sync).
     ///
