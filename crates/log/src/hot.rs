@@ -46,22 +46,23 @@ impl HotSet {
         [&self.counters[(mixed >> 52) as usize], &self.counters[ROW + (mixed >> 40) as usize % ROW]]
     }
 
+    /// Whether both of the key's counters say so: the lower one is the better estimate. For most keys the first one does
+    /// not.
     #[inline(always)]
-    fn estimate(&self, hash: u64) -> u8 {
-        let [a, b] = self.counters(hash);
-        a.load(Relaxed).min(b.load(Relaxed))
+    fn is_often(&self, hash: u64) -> bool {
+        self.counters(hash).iter().all(|counter| counter.load(Relaxed) >= HOT)
     }
 
     /// Whether the entry should go to a segment for hot entries.
     #[inline(always)]
     pub fn is_hot(&self, hash: u64) -> bool {
-        self.on.0.load(Relaxed) && self.estimate(hash) >= HOT
+        self.on.0.load(Relaxed) && self.is_often(hash)
     }
 
     /// Counts a write.
     #[cold]
     pub fn sample(&self, hash: u64) {
-        if self.estimate(hash) >= HOT {
+        if self.is_often(hash) {
             self.hot.store(self.hot.load(Relaxed) + 1, Relaxed);
         }
         for counter in self.counters(hash) {

@@ -12,6 +12,7 @@ use crate::dead::DeadCounts;
 use crate::entry::{self, BatchTag, MEMBER_BYTES, Op, Parts, Place, PlainPair};
 use crate::hot::SAMPLE_EVERY;
 use crate::node::NodePool;
+use crate::segment::Chunk;
 use crate::slot::Slot;
 use crate::writer::{Flush, Writer};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -47,20 +48,24 @@ impl Past<'_> {
 
 /// The place of the next entry: see [`Writer::room_for`]. Valid until the same writer appends anything, so it serves
 /// one entry.
+///
+/// It refers to the chunk instead of having a copy of its fields: between this and the making of the entry they would
+/// have to be put aside.
 #[derive(Clone, Copy, Debug)]
-pub struct EntryRoom {
+pub struct EntryRoom<'a> {
     shard: usize,
-    place: Place,
+    chunk: &'a Chunk,
     size: u64,
 }
 
-impl EntryRoom {
+impl EntryRoom<'_> {
     /// Makes the entry of a pair of eight bytes each (or the tombstone of an eight-byte key), without expiry or batch,
     /// for room of [`entry::MIN_BYTES`]. `None` if such an entry needs an extension there.
     #[inline(always)]
     pub fn make_pair(&self, pair: &PlainPair) -> Option<MadePair> {
         debug_assert_eq!(self.size, entry::MIN_BYTES);
-        Some(MadePair { words: pair.encode(&self.place)?, offset: self.place.offset, shard: self.shard })
+        let place = self.chunk.place();
+        Some(MadePair { words: pair.encode(&place)?, offset: place.offset, shard: self.shard })
     }
 
     /// As [`EntryRoom::make_pair`], for an entry of other lengths with a length word, for room of its
@@ -68,7 +73,8 @@ impl EntryRoom {
     #[inline(always)]
     pub fn make_bare(&self, parts: &Parts<'_>) -> Option<MadeBare> {
         debug_assert_eq!(self.size, parts.bare_size());
-        Some(MadeBare { words: parts.encode_bare(&self.place)?, offset: self.place.offset, size: self.size, shard: self.shard })
+        let place = self.chunk.place();
+        Some(MadeBare { words: parts.encode_bare(&place)?, offset: place.offset, size: self.size, shard: self.shard })
     }
 }
 
@@ -194,11 +200,10 @@ impl<'a> Writer<'a> {
     /// Does everything of [`Writer::append`] that needs neither the latch nor the entry. Appends nothing (it may count
     /// a sample of hot keys).
     #[inline(always)]
-    pub fn room_for(&self, hash: u64, version: u64, size: u64) -> Option<EntryRoom> {
+    pub fn room_for(&self, hash: u64, version: u64, size: u64) -> Option<EntryRoom<'_>> {
         let shard = self.stream_of(hash, version);
         let chunk = self.slot.chunks.get(shard)?;
-        let place = chunk.place();
-        (chunk.end - chunk.cursor >= size).then_some(EntryRoom { shard, place, size })
+        (chunk.end - chunk.cursor >= size).then_some(EntryRoom { shard, chunk, size })
     }
 
     /// Appends the entry that [`EntryRoom::make_pair`] has just made, with nothing else appended meanwhile, and starts

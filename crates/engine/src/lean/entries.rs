@@ -27,7 +27,7 @@ pub(super) trait Lean: Copy {
     /// Bytes of the entry on media.
     fn size(&self) -> u64;
 
-    fn make(&self, room: &EntryRoom, link: &Link) -> Option<Self::Made>;
+    fn make(&self, room: &EntryRoom<'_>, link: &Link) -> Option<Self::Made>;
 
     fn append(&self, writer: &mut Writer<'_>, made: &Self::Made, link: &Link) -> Ref;
 
@@ -95,7 +95,7 @@ impl Lean for Pair {
     }
 
     #[inline(always)]
-    fn make(&self, room: &EntryRoom, link: &Link) -> Option<MadePair> {
+    fn make(&self, room: &EntryRoom<'_>, link: &Link) -> Option<MadePair> {
         room.make_pair(&self.entry(link))
     }
 
@@ -165,7 +165,7 @@ impl Lean for Strings<'_> {
     }
 
     #[inline(always)]
-    fn make(&self, room: &EntryRoom, link: &Link) -> Option<MadeBare> {
+    fn make(&self, room: &EntryRoom<'_>, link: &Link) -> Option<MadeBare> {
         room.make_bare(&self.entry(link))
     }
 

@@ -37,12 +37,6 @@ use place::LeanIndex;
 /// Most bytes of key and value together that a write on this path may have.
 const LONGEST: usize = 4096;
 
-/// What a write has drawn before it knows its place.
-struct Drawn {
-    version: u64,
-    room: EntryRoom,
-}
-
 /// A write whose entry is made and only needs to be appended.
 struct Ready<'a, M> {
     /// The entry that it is about to replace, if there is one.
@@ -109,18 +103,20 @@ impl Core {
             return None;
         }
         let last = stripe.last_version_hint();
-        let (drawn, sight);
+        let (version, room, sight);
         if what.puts() {
-            drawn = self.draw_lean(what, hash, last, &mut writer)?;
+            version = writer.draw_versions(last, 1);
+            room = writer.room_for(hash, version, what.size())?;
             sight = self.sight_lean(index, near, what, hash)?;
         } else {
             // A delete of an absent key writes nothing, and uses no version.
             sight = self.sight_lean(index, near, what, hash)?;
-            drawn = self.draw_lean(what, hash, last, &mut writer)?;
+            version = writer.draw_versions(last, 1);
+            room = writer.room_for(hash, version, what.size())?;
         }
         // The whole entry is made before the latch, as if nothing changed after the look. If something does, the
         // version is never used.
-        let Ready { past, link, made } = self.make_ready(keyspace, what, I::seen(&sight), &drawn, &writer)?;
+        let Ready { past, link, made } = self.make_ready(keyspace, what, I::seen(&sight), (version, room), &writer)?;
         let latch = stripe.lock();
         // Checked under the latch: a write at another level that deleted this key has noted that by now.
         if self.committer.reads_check() {
@@ -141,28 +137,20 @@ impl Core {
         index.sight(near, (what, hash), &self.resolver()).filter(|sight| what.puts() || I::seen(sight).is_some())
     }
 
-    /// Draws a version above `last`, which is used up even if the write is given up, and finds room for the entry.
-    /// Appends nothing.
-    #[inline(always)]
-    fn draw_lean<L: Lean>(&self, what: L, hash: u64, last: u64, writer: &mut Writer<'_>) -> Option<Drawn> {
-        let version = writer.draw_versions(last, 1);
-        Some(Drawn { version, room: writer.room_for(hash, version, what.size())? })
-    }
-
-    /// Makes the entry that follows `candidate`. Returns `None` if it needs an extension. Changes nothing.
+    /// Makes the entry of a version, which is used up even if the write is given up, that follows `candidate`. Returns `None` if it needs an extension. Changes nothing.
     #[inline(always)]
     fn make_ready<'w, L: Lean>(
         &self,
         keyspace: &Keyspace,
         what: L,
         candidate: Ref,
-        drawn: &Drawn,
+        (version, room): (u64, EntryRoom<'_>),
         writer: &Writer<'w>,
     ) -> Option<Ready<'w, L::Made>> {
         let past = writer.past_of(candidate.0);
         let op = op_of(what.puts(), candidate);
-        let link = Link { op, version: drawn.version, parent: candidate, parent_generation: past.generation, keyspace: keyspace.info.id };
-        let made = what.make(&drawn.room, &link)?;
+        let link = Link { op, version, parent: candidate, parent_generation: past.generation, keyspace: keyspace.info.id };
+        let made = what.make(&room, &link)?;
         Some(Ready { past, link, made })
     }
 
@@ -179,9 +167,10 @@ impl Core {
         writer: &mut Writer<'_>,
         latch: LatchGuard<'_>,
     ) -> Option<Written> {
-        let drawn = self.draw_lean(what, hash, latch.last_version(), writer)?;
+        let version = writer.draw_versions(latch.last_version(), 1);
+        let room = writer.room_for(hash, version, what.size())?;
         let sight = self.sight_lean(index, index.near((what, hash)), what, hash)?;
-        let Ready { past, link, made } = self.make_ready(keyspace, what, I::seen(&sight), &drawn, writer)?;
+        let Ready { past, link, made } = self.make_ready(keyspace, what, I::seen(&sight), (version, room), writer)?;
         self.commit_lean(keyspace, index, what, (hash, sight), writer, &latch, (link, made, past))
     }
 
