@@ -9,7 +9,7 @@ use crate::courtesy::Courtesy;
 use crate::error::{Error, Result};
 use crate::options::Durability;
 use crate::store::Core;
-use crate::sweeps::{LONGEST_SEARCH, SWEEP_REST};
+use crate::sweeps::{LAG_REST, LONGEST_SEARCH, SWEEP_REST};
 use hither_log::{TakeBack, Wait};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -318,8 +318,9 @@ fn run_expiry(core: &Core, stop: &Stop) {
     let mut pause = SWEEP_EVERY;
     while !stop.wait(pause) {
         let swept = core.sweep_those_there(Some(LONGEST_SEARCH));
-        let rest = swept.busy * SWEEP_REST;
-        pause = if swept.more && swept.deleted > 0 { rest } else { rest.max(SWEEP_EVERY) };
+        // Many expired keys must not become more, although clients go on writing such keys.
+        let lags = swept.more && swept.deleted > 0;
+        pause = if lags { swept.busy * LAG_REST } else { (swept.busy * SWEEP_REST).max(SWEEP_EVERY) };
     }
 }
 

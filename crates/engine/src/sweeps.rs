@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Parts of rest for each part of sweeping: sweeps take a tenth of the time.
 pub(crate) const SWEEP_REST: u32 = 9;
+/// The same while there are more expired keys than one sweep deletes: a quarter of the time.
+pub(crate) const LAG_REST: u32 = 3;
 /// Most expired keys that are deleted per pass and keyspace.
 const SWEEP: usize = 10_000;
 /// Bytes of expired keys after which a search ends: they are held until they are deleted.
