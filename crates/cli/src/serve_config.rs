@@ -403,13 +403,19 @@ impl ServeArgs {
     }
 }
 
+/// Whether the server, which listens at `ip` (one of `all`), also listens where `other` would. `::` takes addresses of
+/// both families, unless the server listens at IPv4 addresses by themselves (`listen::bind`).
+fn share_a_place(ip: IpAddr, all: &[IpAddr], other: IpAddr) -> bool {
+    let any = |wide: IpAddr, both: bool, one: IpAddr| wide.is_unspecified() && (wide.is_ipv4() == one.is_ipv4() || wide.is_ipv6() && both);
+    ip == other || any(ip, !all.iter().any(IpAddr::is_ipv4), other) || any(other, true, ip)
+}
+
 /// Refuses a metrics address at which clients are to be served: it would be found taken only when the store is open.
 fn ensure_own_metrics_address(config: &Config) -> Result<(), Failure> {
     let Some(address) = config.metrics_address.filter(|address| address.port() != 0) else { return Ok(()) };
     let is_clients_port = !config.tls_only && config.port == address.port();
     let is_port_taken = is_clients_port || config.tls.as_ref().is_some_and(|tls| tls.port == address.port());
-    let covers = |ip: &IpAddr| *ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified();
-    if is_port_taken && config.listen.iter().any(covers) {
+    if is_port_taken && config.listen.iter().any(|ip| share_a_place(*ip, &config.listen, address.ip())) {
         return Err(Failure::Usage(format!("metrics-address {address} is an address for clients; give it a port of its own")));
     }
     Ok(())

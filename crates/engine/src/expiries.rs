@@ -19,6 +19,7 @@
 
 use crate::walk::Place;
 use parking_lot::Mutex;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -38,13 +39,17 @@ pub(crate) struct Expiries {
     unfinished: Mutex<Option<Round>>,
 }
 
-/// A round of which some is left.
-struct Round {
+/// A search of everything, in parts.
+pub(crate) struct Round {
     /// Where it goes on.
-    place: Place,
+    pub place: Place,
+    /// Where it ends at the latest: the last key of an ordered keyspace when it began. Behind keys that are added all
+    /// the time it would not end, and what expires at the front would stay.
+    pub until: Option<Vec<u8>>,
+    pub met: Met,
     /// `noted` when it began.
     noted: u64,
-    met: Met,
+    began: Instant,
     took: Duration,
 }
 
@@ -129,35 +134,45 @@ impl Expiries {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// Runs a search from a place on. It adds to what the round has met before, and returns where it ended early, if it
-    /// did.
-    pub fn search(&self, search: impl FnOnce(Place, &mut Met) -> Option<Place>) -> Searched {
+    /// Runs a search from the round's place on. It adds to what the round has met before, and breaks if it ends early.
+    pub fn search(&self, search: impl FnOnce(&mut Round) -> ControlFlow<()>) -> Searched {
         let unfinished = self.unfinished.lock().take();
-        let begins = unfinished.is_none();
-        // An entry that was noted before this load was installed before it, so the round meets it. (Or it is gone.)
-        let begin = || Round { place: Place::START, noted: self.noted.load(Ordering::Acquire), met: Met::default(), took: Duration::ZERO };
-        let Round { place, noted, mut met, took } = unfinished.unwrap_or_else(begin);
-        let started = Instant::now();
-        let left = search(place, &mut met);
-        let took = took + started.elapsed();
-        match left {
-            Some(place) => *self.unfinished.lock() = Some(Round { place, noted, met, took }),
-            None if !met.skipped => {
-                self.conclude(noted, &met, took);
-                return if begins { Searched::All } else { Searched::Rest };
-            }
-            None => {}
+        let (begins, started) = (unfinished.is_none(), Instant::now());
+        let mut round = unfinished.unwrap_or_else(|| self.begin(started));
+        let flow = search(&mut round);
+        round.took += started.elapsed();
+        if flow.is_break() {
+            self.put_aside(round);
+            return Searched::Some;
         }
-        Searched::Some
+        if !round.met.skipped {
+            self.conclude(&round);
+        }
+        if begins { Searched::All } else { Searched::Rest }
     }
 
-    /// Notes the outcome of a round that began with this `noted`.
-    fn conclude(&self, noted: u64, met: &Met, took: Duration) {
+    fn begin(&self, now: Instant) -> Round {
+        // An entry that was noted before this load was installed before it, so the round meets it. (Or it is gone.)
+        let noted = self.noted.load(Ordering::Acquire);
+        Round { place: Place::START, until: None, met: Met::default(), noted, began: now, took: Duration::ZERO }
+    }
+
+    /// Keeps a round for the next search, unless another search has put an older one aside meanwhile, which is likely
+    /// farther on.
+    fn put_aside(&self, round: Round) {
+        let mut unfinished = self.unfinished.lock();
+        if unfinished.as_ref().is_none_or(|other| round.began <= other.began) {
+            *unfinished = Some(round);
+        }
+    }
+
+    /// Notes the outcome of a round.
+    fn conclude(&self, Round { met, noted, took, .. }: &Round) {
         self.counted.store(met.to_come, Ordering::Relaxed);
-        let recount = Instant::now() + (took * RECOUNT_REST).max(LEAST_RECOUNT_REST);
-        *self.last.lock() = Some(Search { noted, earliest_ms: met.earliest_ms, recount });
+        let recount = Instant::now() + (*took * RECOUNT_REST).max(LEAST_RECOUNT_REST);
+        *self.last.lock() = Some(Search { noted: *noted, earliest_ms: met.earliest_ms, recount });
         if met.to_come + met.expired == 0 {
-            let _ = self.noted.compare_exchange(noted, noted & !THERE, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.noted.compare_exchange(*noted, noted & !THERE, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 }
@@ -177,38 +192,46 @@ mod tests {
 
     /// A search that comes to the end.
     fn search(expiries: &Expiries, meets: impl FnOnce() -> Met) {
-        expiries.search(|_, met| {
-            *met = meets();
-            None
+        expiries.search(|round| {
+            round.met = meets();
+            ControlFlow::Continue(())
         });
     }
 
     /// A round of several searches is one search that began with the first.
     #[test]
     fn a_round_counts_from_its_beginning() {
-        let expiries = Expiries::default();
+        let (expiries, begin) = (Expiries::default(), Instant::now());
         expiries.note();
         let part = |number: u64, ends: bool| {
-            expiries.search(|place, met| {
-                assert!(matches!(place, Place::Position(position) if position == number), "goes on where the last one ended");
-                met.count(1_000 + number, false);
-                (!ends).then_some(Place::Position(number + 1))
+            expiries.search(|round| {
+                assert!(matches!(round.place, Place::Position(position) if position == number), "goes on where the last one ended");
+                round.met.count(1_000 + number, false);
+                round.place = Place::Position(number + 1);
+                if ends { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })
         };
         assert_eq!((part(0, false), part(1, false)), (Searched::Some, Searched::Some));
         assert_eq!(expiries.counted(), 0, "not all was seen");
         expiries.note();
         assert_eq!((part(2, true), expiries.counted()), (Searched::Rest, 3));
-        assert!(expiries.is_due(0, Instant::now()), "an entry was noted after the beginning");
+        assert!(expiries.is_due(0, begin), "an entry was noted after the beginning");
         assert_eq!((part(0, true), expiries.counted()), (Searched::All, 1));
-        assert!(!expiries.is_due(999, Instant::now()) && expiries.is_due(1_000, Instant::now()));
+        assert!(!expiries.is_due(999, begin) && expiries.is_due(1_000, begin));
         // What was passed over may be earlier than all else.
-        let passed_over = expiries.search(|_, met| {
-            met.skipped = true;
-            None
+        let passed_over = expiries.search(|round| {
+            round.met.skipped = true;
+            ControlFlow::Continue(())
         });
-        assert_eq!((passed_over, expiries.counted()), (Searched::Some, 1));
-        part(0, true);
+        assert_eq!((passed_over, expiries.counted()), (Searched::All, 1));
+        // A search beside the round's begins another. It does not take the place of the older one.
+        part(0, false);
+        expiries.search(|round| {
+            round.place = Place::Position(7);
+            part(0, false);
+            ControlFlow::Break(())
+        });
+        part(7, true);
     }
 
     #[test]

@@ -10,12 +10,13 @@
 
 use crate::collector::{is_over, lock_until};
 use crate::error::ErrorKind;
-use crate::expiries::{Met, Searched};
+use crate::expiries::{Round, Searched};
 use crate::keyspace::Keyspace;
 use crate::scan::Part;
 use crate::store::Core;
 use crate::walk::Place;
 use crate::write::{Attempt, Change, Condition, Written};
+use hither_index::Start;
 use hither_sync::epoch;
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -159,7 +160,7 @@ impl Core {
     fn expired_keys(&self, keyspace: &Keyspace, end: Option<Instant>) -> ExpiredKeys {
         let mut found = ExpiredKeys::default();
         // A search that has seen the rest and found nothing has not looked at what comes before.
-        while keyspace.expiries.search(|place, met| self.find_expired(keyspace, place, met, &mut found, end)) == Searched::Rest
+        while keyspace.expiries.search(|round| self.find_expired(keyspace, round, &mut found, end)) == Searched::Rest
             && found.keys.is_empty()
             && !is_over(end)
             && keyspace.expiries.is_due(self.now_ms(), Instant::now())
@@ -167,19 +168,16 @@ impl Core {
         found
     }
 
-    /// Adds expired keys from `place` on. Returns where it ended early, if it did.
-    fn find_expired(
-        &self,
-        keyspace: &Keyspace,
-        mut place: Place,
-        met: &mut Met,
-        found: &mut ExpiredKeys,
-        end: Option<Instant>,
-    ) -> Option<Place> {
+    /// Adds expired keys from the round's place on. Breaks if it ends early.
+    fn find_expired(&self, keyspace: &Keyspace, round: &mut Round, found: &mut ExpiredKeys, end: Option<Instant>) -> ControlFlow<()> {
+        if round.place == Place::START {
+            round.until = self.last_key(keyspace);
+        }
         let mut refs = Vec::new();
         loop {
             let _pin = epoch::pin();
-            let piece = self.visit_piece(keyspace, &place, Part::Head, &mut refs, |reference| {
+            let met = &mut round.met;
+            let piece = self.visit_piece(keyspace, &round.place, Part::Head, &mut refs, |reference| {
                 let expiry = self.log.expiry_of(reference.0);
                 let is_expired = self.is_expired(expiry);
                 met.count(expiry, is_expired);
@@ -195,19 +193,29 @@ impl Core {
                     ControlFlow::Continue(())
                 })
             });
-            let Ok((flow, behind)) = piece else {
-                // The keyspace was dropped.
-                met.skipped = true;
-                return None;
-            };
-            // The rest of the piece is left to the next round, so that each search gets further whatever is deleted.
-            met.skipped |= flow.is_break();
-            place = behind?;
+            // After a drop of the keyspace, or in the middle of a piece, something is left to the next round. So each
+            // search gets further, whatever is deleted.
+            met.skipped |= !matches!(piece, Ok((ControlFlow::Continue(()), _)));
+            match piece {
+                Ok((_, Some(behind))) if !behind.is_at(round.until.as_deref()) => round.place = behind,
+                _ => return ControlFlow::Continue(()),
+            }
             // A close waits for the background's search, so it ends then.
             if found.are_many() || is_over(end) || self.committer.refuses() {
-                return Some(place);
+                return ControlFlow::Break(());
             }
         }
+    }
+
+    /// The last key of an ordered keyspace, if it has any and the last one can be read.
+    fn last_key(&self, keyspace: &Keyspace) -> Option<Vec<u8>> {
+        let mut last = Vec::new();
+        let _pin = epoch::pin();
+        if keyspace.ensure_usable().is_ok() && keyspace.ensure_ordered().is_ok() {
+            keyspace.scan(Start::Edge, true, 1, &mut last, &self.resolver());
+        }
+        let last = last.first().filter(|last| self.ensure_whole(**last).is_ok())?;
+        Some(self.log.key(last.0).to_vec())
     }
 }
 

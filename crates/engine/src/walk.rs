@@ -18,6 +18,7 @@ use std::ops::ControlFlow;
 const PIECE: usize = 256;
 
 /// Where a walk continues.
+#[derive(PartialEq, Eq)]
 pub(crate) enum Place {
     /// At a position of the hash index. Walks of both kinds begin at 0.
     Position(u64),
@@ -28,6 +29,11 @@ pub(crate) enum Place {
 impl Place {
     /// Before all keys.
     pub const START: Place = Place::Position(0);
+
+    /// Whether this is at or behind a key.
+    pub fn is_at(&self, key: Option<&[u8]>) -> bool {
+        matches!((self, key), (Place::After(passed), Some(key)) if passed.as_slice() >= key)
+    }
 }
 
 impl Core {

@@ -170,9 +170,18 @@ impl DerefMut for SlotUse<'_> {
 pub(crate) struct SlotLock<'a>(&'a Slot);
 
 impl<'a> SlotLock<'a> {
-    /// The use of the slot, which ends before the lock does.
+    /// The state of the slot, as long as it is locked.
+    pub fn state(&mut self) -> &mut SlotState {
+        // SAFETY: this holds the slot's lock, and `&mut self` makes this the only reference.
+        unsafe { &mut *self.0.state.get() }
+    }
+
+    /// The use of the slot for a writer that is kept beside the lock.
+    ///
+    /// # Safety
+    /// The use ends before the lock does, and there is no other one.
     #[inline(always)]
-    pub fn slot_use(&self) -> SlotUse<'a> {
+    pub unsafe fn slot_use(&self) -> SlotUse<'a> {
         SlotUse { slot: self.0, _not_send: PhantomData }
     }
 }
@@ -199,14 +208,14 @@ impl Log {
             waiting.retain(|&number| {
                 let passed = epoch::writer_has_passed(stamp, number);
                 if passed {
-                    self.slots_of(number).for_each(|(node, slot)| f(node, &mut slot.lock().slot_use()));
+                    self.slots_of(number).for_each(|(node, slot)| f(node, slot.lock().state()));
                     self.set_frozen(number..number + 1, false);
                 }
                 !passed
             });
             pause(&mut rounds);
         }
-        self.pools.iter().enumerate().for_each(|(node, pool)| f(node, &mut pool.slots.shared().lock().slot_use()));
+        self.pools.iter().enumerate().for_each(|(node, pool)| f(node, pool.slots.shared().lock().state()));
     }
 
     /// All slots.

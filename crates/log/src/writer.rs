@@ -30,7 +30,8 @@ pub struct Writer<'a> {
     pub(crate) slot: SlotUse<'a>,
 }
 
-/// A [`Writer`], and the lock of its slot if that is a shared one.
+/// A [`Writer`], and the lock of its slot if that is a shared one. The writer must not be exchanged with another one
+/// (`std::mem::swap`): it may be used only as long as the lock is held.
 pub struct WriterGuard<'a> {
     writer: Writer<'a>,
     _lock: Option<SlotLock<'a>>,
@@ -98,7 +99,9 @@ impl Log {
             Some(own) => (own, None),
             None => {
                 let lock = pool.slots.shared().lock();
-                (lock.slot_use(), Some(lock))
+                // SAFETY: the guard below drops the use before the lock, and gives the writer to nobody
+                // (`WriterGuard`).
+                (unsafe { lock.slot_use() }, Some(lock))
             }
         };
         WriterGuard { writer: Writer { log: self, pool, slot }, _lock: lock }

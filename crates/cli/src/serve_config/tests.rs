@@ -84,10 +84,19 @@ fn flags_go_before_the_environment_and_that_before_the_file() {
 fn more_threads_or_databases_than_make_sense_are_refused() {
     let store = || <crate::args::Cli as clap::Parser>::parse_from(["hither", "serve", "--data", "d"]).store;
     let metrics = |address: &str| Some(address.parse().unwrap());
+    let at = |listen: &[&str], address: &str| ServeArgs {
+        port: Some(7000),
+        listen: Some(listen.iter().map(|ip| ip.parse().unwrap()).collect()),
+        metrics_address: metrics(address),
+        ..ServeArgs::default()
+    };
     for args in [
         ServeArgs { threads: Some(MOST_THREADS), databases: Some(256), ..ServeArgs::default() },
         ServeArgs { port: Some(7000), metrics_address: metrics("127.0.0.1:7001"), ..ServeArgs::default() },
         ServeArgs { port: Some(7000), metrics_address: metrics("127.0.0.9:7000"), ..ServeArgs::default() },
+        at(&["0.0.0.0"], "[::1]:7000"),
+        at(&["::1"], "0.0.0.0:7000"),
+        at(&["::", "10.0.0.1"], "127.0.0.1:7000"),
         ServeArgs { port: Some(0), metrics_address: metrics("127.0.0.1:0"), ..ServeArgs::default() },
     ] {
         assert!(args.resolve(&mut store()).is_ok());
@@ -108,6 +117,9 @@ fn more_threads_or_databases_than_make_sense_are_refused() {
         // Regression: found only once the store was open, or made.
         ServeArgs { port: Some(7000), metrics_address: metrics("127.0.0.1:7000"), ..ServeArgs::default() },
         ServeArgs { port: Some(7000), metrics_address: metrics("0.0.0.0:7000"), ..ServeArgs::default() },
+        at(&["::"], "127.0.0.1:7000"),
+        at(&["10.0.0.1"], "[::]:7000"),
+        at(&["0.0.0.0"], "127.0.0.1:7000"),
     ] {
         assert!(matches!(args.resolve(&mut store()), Err(Failure::Usage(_))));
     }

@@ -65,7 +65,7 @@ fn take_behind_an_expiry(is_noted: bool) {
     store.write(&keyspace, b"key", Some(b"old"), Condition::None, &options).map(drop).unwrap();
     if !is_noted {
         // Takes the note back.
-        keyspace.0.expiries.search(|_, _| None);
+        keyspace.0.expiries.search(|_| std::ops::ControlFlow::Continue(()));
     }
     let snapshot = store.snapshot();
     assert!(store.core.latest_told_ms() < expiry, "nothing that has to be made durable");

@@ -123,6 +123,54 @@ fn what_expires_at_the_front_keeps_nothing_behind_it() {
     }
 }
 
+/// Regression: a search that had passed over long keys passed for one that had seen everything when it came to the end.
+#[test]
+fn a_writer_without_space_finds_long_keys_too() {
+    let options = Options { in_memory: true, capacity: 64 << 20, max_capacity: 64 << 20, background: false, ..Options::default() };
+    let store = Store::open(options).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+    let expired = WriteOptions::new().expires_at_ms(1);
+    for key in 0..100u64 {
+        let key = [&key.to_be_bytes()[..], &[b'x'; 60_000]].concat();
+        drop(store.write(&keyspace, &key, Some(b"value"), Condition::None, &expired).unwrap());
+    }
+    for key in 0..1_000u64 {
+        store.write_wait(&keyspace, &[&[0xff; 8][..], &key.to_be_bytes()].concat(), Some(b"value")).unwrap();
+    }
+    let stored = || store.stats().keyspaces.iter().map(|keyspace| keyspace.keys).sum::<u64>();
+    while stored() > 1_000 {
+        let before = stored();
+        assert!(store.core.sweep_for_space(None) && stored() < before, "{before} are left");
+    }
+    assert!(!store.core.sweep_for_space(None));
+}
+
+/// Regression: where keys were added at the end all the time, a round did not come to an end, and what had expired at
+/// the front stayed.
+#[test]
+fn a_round_does_not_follow_keys_that_are_added() {
+    let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+    let put = |key: u64, expires_at_ms: u64| {
+        let options = WriteOptions::new().expires_at_ms(expires_at_ms);
+        drop(store.write(&keyspace, &key.to_be_bytes(), Some(b"value"), Condition::None, &options).unwrap());
+    };
+    (1..1_000).for_each(|key| put(key, u64::MAX));
+    let swept_after = (1..30u64).find(|round| {
+        put(0, 1);
+        (0..300).for_each(|key| put(1_000 * round + key, u64::MAX));
+        // A piece at a time.
+        store.core.sweep_those_there(Some(Duration::ZERO)).deleted > 0
+    });
+    assert!(swept_after.is_some());
+    let swept_again = (30..60u64).find(|round| {
+        put(0, 1);
+        (0..300).for_each(|key| put(1_000 * round + key, u64::MAX));
+        store.core.sweep_those_there(Some(Duration::ZERO)).deleted > 0
+    });
+    assert!(swept_again.is_some(), "the round that began with the first one has not ended");
+}
+
 /// A store on files without threads of its own, and its directory.
 fn on_files() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();

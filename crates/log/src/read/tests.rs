@@ -137,9 +137,9 @@ fn layouts_are_those_that_parsing_finds() {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (random >> 31) % below
     };
-    // How many were found: for each set of fields, without and with a length word; with a length word alone; and as
-    // short values.
-    let (mut extended, mut bare, mut short) = ([[0; 2]; 16], 0, 0);
+    // How many were found: for each set of fields, without and with a length word; with a length word alone; as short
+    // values; and as members of batches.
+    let (mut extended, mut bare, mut short, mut members) = ([[0; 2]; 16], 0, 0, 0);
     for _ in 0..200_000 {
         let words_left = 4 + draw(12);
         let at = end - 8 * words_left;
@@ -175,11 +175,14 @@ fn layouts_are_those_that_parsing_finds() {
             let is_keys = entry.key == key;
             assert!(!log.surely_has_key(reference, &key) || is_keys && drawn.lasts() | is_plain, "{}", name());
             assert!(!must || log.surely_has_key(reference, &key) == is_keys, "{}", name());
+            let is_member = is_keys && drawn.lasts() && drawn.has(flag::EXT) && !drawn.has(flag::LEN) && drawn.fields == 0;
+            assert_eq!(log.surely_is_member(reference, KEY), is_member, "{}", name());
+            members += usize::from(is_member);
             let expected = put.filter(|_| is_keys && drawn.lasts() && !is_plain).map(|entry| entry.value);
             assert!(value == expected || value.is_none() && !must, "{}", name());
             short += usize::from(value.is_some());
         }
     }
     let found = [0, 1, 4, 5, 8, 9, 12, 13].iter().all(|fields| extended[*fields as usize].iter().all(|found| *found > 20));
-    assert!(found && bare > 1000 && short > 1000, "{extended:?}, {bare}, {short}");
+    assert!(found && bare > 1000 && short > 1000 && members > 100, "{extended:?}, {bare}, {short}, {members}");
 }
