@@ -8,15 +8,20 @@
 //! Thread safety: belongs to one thread.
 
 mod commit;
+mod gone;
 mod scans;
 #[cfg(test)]
+mod steps;
+#[cfg(test)]
 mod tests;
+mod undo;
 
 use super::databases::Database;
 use super::encoding::{self, Head, Type};
 use hither::{Error, Keyspace, Result, WriteOptions};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use undo::Undo;
 
 /// A value with its expiry, in the transaction's own view.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,8 +74,8 @@ pub struct Txn {
     held: Held,
     /// The database in which the current command began.
     began_in: Option<Arc<Database>>,
-    /// Deleted rows that later scans skip.
-    drained: Vec<scans::Drained>,
+    /// What later scans skip.
+    gone: gone::Gone,
 }
 
 /// What several commands hold until they are committed, in bytes.
@@ -101,16 +106,6 @@ pub const PER_WRITE: usize = 2 * size_of::<(Place, Option<Item>)>();
 
 fn held_by(key: &[u8], item: Option<&Item>) -> usize {
     PER_WRITE + key.len() + item.map_or(0, |item| item.entry.len())
-}
-
-/// How to take back one step.
-enum Undo {
-    /// Restores what was to be written before.
-    Write(Place, Option<Option<Item>>),
-    /// Removes an orphan.
-    Added((u16, u64)),
-    /// Puts back an orphan.
-    Removed((u16, u64)),
 }
 
 /// The outcome of a commit.
@@ -146,7 +141,7 @@ impl Txn {
             undo: Vec::new(),
             held: Held::default(),
             began_in: None,
-            drained: Vec::new(),
+            gone: gone::Gone::default(),
         }
     }
 
@@ -168,7 +163,7 @@ impl Txn {
         (self.isolated, self.options) = (isolated, options);
         (self.rests_on, self.unfit, self.began_in) = (0, None, None);
         (self.looked_up, self.torn) = ([0; 2], false);
-        self.drained.clear();
+        self.gone.clear();
         Some(self)
     }
 
@@ -198,25 +193,6 @@ impl Txn {
     /// count: each may hold what it could hold alone.
     pub fn holds_more_than(&self, limit: usize) -> bool {
         (self.held.now + self.held.read).saturating_sub(self.held.largest) > limit
-    }
-
-    /// Takes back everything written since [`Txn::begin_command`]. The command's reads still count: its error reports
-    /// what they found.
-    pub fn undo_command(&mut self) {
-        self.drained.clear();
-        while let Some(step) = self.undo.pop() {
-            match step {
-                Undo::Write(place, Some(item)) => drop(self.writes.insert(place, item)),
-                Undo::Write(place, None) => drop(self.writes.remove(&place)),
-                Undo::Added(orphan) => drop(self.orphans.remove(&orphan)),
-                Undo::Removed(orphan) => drop(self.orphans.insert(orphan)),
-            }
-        }
-        self.held.now = self.held.before.0;
-        self.held.end_command(0);
-        if let Some(database) = self.began_in.take() {
-            self.database = database;
-        }
     }
 
     /// Continues in another database.
@@ -454,10 +430,10 @@ impl Txn {
             return;
         }
         self.touch(self.database.clone());
-        if item.is_some() && space == Space::Rows {
-            self.refill(key);
-        }
         let place = (self.database.index, space, key.to_vec());
+        if item.is_some() {
+            self.gone.cut(&place);
+        }
         if self.isolated {
             self.held.now += held_by(key, item.as_ref());
             let before = self.writes.insert(place.clone(), item);
@@ -465,12 +441,6 @@ impl Txn {
             self.undo.push(Undo::Write(place, before));
         } else {
             self.writes.insert(place, item);
-        }
-    }
-
-    fn remember(&mut self, step: impl FnOnce() -> Undo) {
-        if self.isolated {
-            self.undo.push(step());
         }
     }
 

@@ -1,49 +1,46 @@
 //! Scans over a keyspace and the transaction's own writes.
+//!
+//! A scan merges both. What it passes over because the transaction has deleted it, it notes in [`super::gone`], and later
+//! scans begin anew behind it. So each delete is passed over about once, however many scans there are.
 
+use super::gone::{LEAST, Span, end_of};
+#[cfg(test)]
+use super::steps;
 use super::{Item, Place, Space, Txn};
-use hither::Result;
+use hither::{Keyspace, Result};
 use std::ops::{Bound, ControlFlow};
 
-/// Number of scans whose deleted first rows are remembered: both ends of some sets from which a transaction takes in
-/// turn. The most recently used are kept.
-const MOST_DRAINED: usize = 16;
-
-/// The first rows of a scan, all of which the transaction has deleted. Later scans from the same place begin behind
-/// them. Otherwise each of many commands that take the first member would pass over all that were taken before. If
-/// other clients add such rows meanwhile, the head of their collection changes, so the commit fails.
-pub(super) struct Drained {
-    database: u16,
-    /// Where the scan begins.
-    edge: Bound<Vec<u8>>,
-    reverse: bool,
-    /// The last of these rows.
-    last: Vec<u8>,
+/// Deleted entries and known stretches with nothing shown in between.
+struct Run {
+    low: Vec<u8>,
+    high: Vec<u8>,
+    deletes: usize,
+    stretches: usize,
 }
 
-impl Drained {
-    fn begins_at(&self, database: u16, edge: Bound<&[u8]>, reverse: bool) -> bool {
-        (self.database, self.reverse) == (database, reverse) && self.edge.as_ref().map(Vec::as_slice) == edge
-    }
-
-    fn covers(&self, database: u16, row: &[u8]) -> bool {
-        let (Bound::Included(edge) | Bound::Excluded(edge)) = &self.edge else { return true };
-        let (low, high) = if self.reverse { (&self.last, edge) } else { (edge, &self.last) };
-        self.database == database && low.as_slice() <= row && row <= high.as_slice()
+impl Run {
+    /// Whether it is news that is worth to be noted.
+    fn is_stretch(&self) -> bool {
+        self.deletes >= LEAST || (self.stretches > 0 && self.deletes + self.stretches > 1)
     }
 }
 
 /// What a scan has shown so far.
 struct Shown<F> {
     f: F,
-    any: bool,
+    reverse: bool,
     broken: bool,
-    /// The last deleted row before the first one shown.
-    passed: Vec<u8>,
+    /// What it has passed over since it last showed something.
+    run: Option<Run>,
+    /// The runs to be noted.
+    found: Vec<Run>,
 }
 
 impl<F: FnMut(&[u8], &[u8]) -> ControlFlow<()>> Shown<F> {
     fn show(&mut self, key: &[u8], value: &[u8]) -> ControlFlow<()> {
-        self.any = true;
+        #[cfg(test)]
+        steps::count();
+        self.end_run();
         let flow = (self.f)(key, value);
         self.broken = flow.is_break();
         flow
@@ -54,11 +51,29 @@ impl<F: FnMut(&[u8], &[u8]) -> ControlFlow<()>> Shown<F> {
         if let Some(item) = item {
             return self.show(key, &item.entry);
         }
-        if !self.any {
-            self.passed.clear();
-            self.passed.extend_from_slice(key);
-        }
+        self.extend_run(key, [key, &[0]]).deletes += 1;
         ControlFlow::Continue(())
+    }
+
+    fn skip(&mut self, low: &[u8], high: &[u8]) {
+        self.extend_run(low, [high, &[]]).stretches += 1;
+    }
+
+    /// The run, which now reaches from `low` or to `high`, according to the direction.
+    fn extend_run(&mut self, low: &[u8], high: [&[u8]; 2]) -> &mut Run {
+        #[cfg(test)]
+        steps::count();
+        if let Some(run) = &mut self.run {
+            let end = if self.reverse { &mut run.low } else { &mut run.high };
+            end.clear();
+            let parts = if self.reverse { [low, &[]] } else { high };
+            parts.iter().for_each(|part| end.extend_from_slice(part));
+        }
+        self.run.get_or_insert_with(|| Run { low: low.to_vec(), high: high.concat(), deletes: 0, stretches: 0 })
+    }
+
+    fn end_run(&mut self) {
+        self.found.extend(self.run.take().filter(Run::is_stretch));
     }
 }
 
@@ -72,18 +87,7 @@ impl Txn {
         reverse: bool,
         f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        let (database, edge) = (self.database.index, if reverse { to } else { from });
-        let known = self.drained.iter().position(|drained| drained.begins_at(database, edge, reverse));
-        let known = known.map(|at| self.drained.remove(at));
-        let behind = known.as_ref().map_or(edge, |drained| Bound::Excluded(drained.last.as_slice()));
-        let (from, to) = if reverse { (from, behind) } else { (behind, to) };
-        let passed = self.scan(Space::Rows, from, to, reverse, f)?;
-        let drained = passed.map(|last| Drained { database, edge: edge.map(<[u8]>::to_vec), reverse, last });
-        self.drained.extend(drained.or(known));
-        if self.drained.len() > MOST_DRAINED {
-            self.drained.remove(0);
-        }
-        Ok(())
+        self.scan(Space::Rows, from, to, reverse, f)
     }
 
     /// Calls `f(key, entry)` for the keys between two bounds in order, including the transaction's own writes, until it
@@ -95,28 +99,66 @@ impl Txn {
         reverse: bool,
         f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.scan(Space::Keys, from, to, reverse, f).map(drop)
+        self.scan(Space::Keys, from, to, reverse, f)
     }
 
-    /// Forgets deleted rows that a row to be written would be among.
-    pub(super) fn refill(&mut self, row: &[u8]) {
-        let database = self.database.index;
-        self.drained.retain(|drained| !drained.covers(database, row));
-    }
-
-    /// Returns the last row that it passed over before the first call, because the transaction has deleted it.
     fn scan(
         &mut self,
         space: Space,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         reverse: bool,
-        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<Option<Vec<u8>>> {
-        let keyspace = if space == Space::Keys { &self.database.keys } else { &self.database.rows };
-        let mut own = self.own_writes(space, from, to, reverse).peekable();
-        let mut shown = Shown { f, any: false, broken: false, passed: Vec::new() };
-        let rests_on = keyspace.scan_deferred(from, to, reverse, |key, value, _| {
+        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if self.writes.is_empty() {
+            let rests_on = self.committed_part(space).scan_deferred(from, to, reverse, |key, value, _| f(key, value))?;
+            self.note(rests_on);
+            return Ok(());
+        }
+        let mut shown = Shown { f, reverse, broken: false, run: None, found: Vec::new() };
+        let rests_on = self.scan_merged(space, Span::between(from, to), &mut shown);
+        shown.end_run();
+        let (database, found) = (self.database.index, shown.found);
+        found.into_iter().for_each(|run| self.gone.add(database, space, run.low, run.high));
+        self.note(rests_on?);
+        Ok(())
+    }
+
+    fn committed_part(&self, space: Space) -> &Keyspace {
+        if space == Space::Keys { &self.database.keys } else { &self.database.rows }
+    }
+
+    /// Scans what lies between the known stretches of `left`. Returns the version that it rests on.
+    fn scan_merged(&self, space: Space, mut left: Span, shown: &mut Shown<impl FnMut(&[u8], &[u8]) -> ControlFlow<()>>) -> Result<u64> {
+        let mut rests_on = 0;
+        while !shown.broken && !left.is_empty() {
+            let Some((low, high)) = self.gone.next(self.database.index, space, &left, shown.reverse) else {
+                return Ok(self.scan_part(space, &left, shown)?.max(rests_on));
+            };
+            let part = left.split_at(low, high, shown.reverse);
+            if !part.is_empty() {
+                rests_on = self.scan_part(space, &part, shown)?.max(rests_on);
+            }
+            if !shown.broken {
+                shown.skip(low, high);
+            }
+        }
+        Ok(rests_on)
+    }
+
+    /// Merges what is committed with the transaction's writes.
+    fn scan_part(&self, space: Space, part: &Span, shown: &mut Shown<impl FnMut(&[u8], &[u8]) -> ControlFlow<()>>) -> Result<u64> {
+        let reverse = shown.reverse;
+        let mut own = self.own_writes(space, part, reverse).peekable();
+        // Between two halves of a stretch.
+        if let Some(key) = part.only_key()
+            && let Some((_, item)) = own.peek()
+        {
+            let _ = shown.own(key, *item);
+            return Ok(0);
+        }
+        let (from, to) = (Bound::Included(part.low.as_slice()), part.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded));
+        let rests_on = self.committed_part(space).scan_deferred(from, to, reverse, |key, value, _| {
             let is_before = |own: &[u8]| if reverse { own > key } else { own < key };
             while let Some((place, item)) = own.next_if(|(place, _)| is_before(place)) {
                 shown.own(place, item)?;
@@ -127,41 +169,18 @@ impl Txn {
             }
         })?;
         if !shown.broken {
-            let _ = own.by_ref().try_for_each(|(place, item)| shown.own(place, item));
+            let _ = own.try_for_each(|(place, item)| shown.own(place, item));
         }
-        let passed = shown.passed;
-        drop(own);
-        self.note(rests_on);
-        Ok((!passed.is_empty()).then_some(passed))
+        Ok(rests_on)
     }
 
-    /// The transaction's writes between two bounds, in the order of a scan.
-    fn own_writes(
-        &self,
-        space: Space,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        reverse: bool,
-    ) -> impl Iterator<Item = (&[u8], Option<&Item>)> {
-        use Bound::{Excluded, Included, Unbounded};
+    /// The transaction's writes in a part, in the order of a scan.
+    fn own_writes(&self, space: Space, part: &Span, reverse: bool) -> impl Iterator<Item = (&[u8], Option<&Item>)> {
         let index = self.database.index;
-        let place = |key: &[u8]| -> Place { (index, space, key.to_vec()) };
-        let is_empty = match (from, to) {
-            (Included(from), Included(to)) => from > to,
-            (Included(from) | Excluded(from), Included(to) | Excluded(to)) => from >= to,
-            _ => false,
-        };
-        let mut own = (!is_empty && !self.writes.is_empty()).then(|| {
-            let lower = if from == Unbounded { Included(place(b"")) } else { from.map(place) };
-            let upper = match (to, space) {
-                (Unbounded, Space::Rows) => Excluded((index, Space::Keys, Vec::new())),
-                (Unbounded, Space::Keys) => Excluded((index + 1, Space::Rows, Vec::new())),
-                (to, _) => to.map(place),
-            };
-            self.writes.range((lower, upper))
-        });
+        let low: Place = (index, space, part.low.clone());
+        let high = part.high.as_ref().map_or_else(|| end_of(index, space), |high| (index, space, high.clone()));
+        let mut own = self.writes.range(low..high);
         std::iter::from_fn(move || {
-            let own = own.as_mut()?;
             let ((.., key), item) = if reverse { own.next_back()? } else { own.next()? };
             Some((key.as_slice(), item.as_ref()))
         })
