@@ -104,6 +104,20 @@ impl Store {
         range: &ScanRange<'_>,
         mut f: impl FnMut(&[u8], &[u8], Found) -> ControlFlow<()>,
     ) -> Result<u64> {
+        self.scan_with_expired(keyspace, range, |key, there| match there {
+            Some((value, found)) => f(key, value, found),
+            None => ControlFlow::Continue(()),
+        })
+    }
+
+    /// As [`Store::scan_deferred`], but also calls `f(key, None)` for keys that it passes over because they have
+    /// expired, so that `f` can end a scan over many of them.
+    pub fn scan_with_expired(
+        &self,
+        keyspace: &KeyspaceHandle,
+        range: &ScanRange<'_>,
+        mut f: impl FnMut(&[u8], Option<(&[u8], Found)>) -> ControlFlow<()>,
+    ) -> Result<u64> {
         let core = &*self.core;
         keyspace.0.ensure_ordered()?;
         if range.is_empty() {
@@ -233,7 +247,7 @@ impl Core {
         refs: &[Ref],
         range: &ScanRange<'_>,
         newest: &mut u64,
-        f: &mut impl FnMut(&[u8], &[u8], Found) -> ControlFlow<()>,
+        f: &mut impl FnMut(&[u8], Option<(&[u8], Found)>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
         self.visit_ahead(refs, Part::Whole, |mut reference| {
             let hashed = |key| self.hasher.key(key);
@@ -244,11 +258,11 @@ impl Core {
                 }
                 *newest = found.version.max(*newest);
                 if !self.is_expired(found.expires_at_ms) {
-                    return Ok(f(entry.key, entry.value, found));
+                    return Ok(f(entry.key, Some((entry.value, found))));
                 }
                 match self.after_expired(keyspace, hashed(entry.key), reference) {
                     Some(other) if other.is_some() => reference = other,
-                    _ => return Ok(ControlFlow::Continue(())),
+                    _ => return Ok(f(entry.key, None)),
                 }
             }
         })

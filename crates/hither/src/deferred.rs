@@ -39,6 +39,21 @@ impl Keyspace {
         self.store.scan_deferred(&self.handle, &range_of(from, to, reverse, usize::MAX), f)
     }
 
+    /// As [`Keyspace::scan_deferred`], but also calls `f(key, None)` for keys that it passes over because they have
+    /// expired and were not removed yet. There may be many of them in a row, over which `f` can end the scan.
+    ///
+    /// # Errors
+    /// See [`Keyspace::scan_deferred`].
+    pub fn scan_deferred_with_expired(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        reverse: bool,
+        f: impl FnMut(&[u8], Option<(&[u8], Found)>) -> ControlFlow<()>,
+    ) -> Result<u64> {
+        self.store.scan_with_expired(&self.handle, &range_of(from, to, reverse, usize::MAX), f)
+    }
+
     /// Writes `key`, or removes it if `value` is `None`, [without waiting](crate#operations-that-do-not-wait).
     ///
     /// # Errors

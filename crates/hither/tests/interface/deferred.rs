@@ -233,3 +233,24 @@ fn increment(db: &Db, heads: &hither::Keyspace, rows: &hither::Keyspace, row: &[
         }
     }
 }
+
+/// What has expired and was not removed yet is told apart, and a scan can end at it.
+#[test]
+fn a_scan_may_end_at_an_expired_key() {
+    let builder = Db::builder().in_memory().with_options(|options| options.background = false);
+    let keys = builder.open().unwrap().keyspace("k").unwrap();
+    for (key, expires_at_ms) in [(b"a", 1), (b"b", 0), (b"c", 1), (b"d", 0)] {
+        drop(keys.put_with(key, b"1", &WriteOptions::new().expires_at_ms(expires_at_ms)).unwrap());
+    }
+    let walk = |reverse, until: &[u8]| {
+        let mut seen = Vec::new();
+        keys.scan_deferred_with_expired(Bound::Unbounded, Bound::Unbounded, reverse, |key, there| {
+            seen.push((key[0] as char, there.is_some()));
+            if key == until { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap();
+        seen
+    };
+    assert_eq!(walk(false, b"c"), [('a', false), ('b', true), ('c', false)]);
+    assert_eq!(walk(true, b""), [('d', true), ('c', false), ('b', true), ('a', false)]);
+}

@@ -253,6 +253,16 @@ impl ScanOptions {
         }
         Ok(options)
     }
+
+    /// The most keys, expired ones included, that one call passes over.
+    fn most_passed(&self) -> usize {
+        self.count.saturating_mul(10).max(100)
+    }
+
+    fn asks_for(&self, key: &[u8], entry: &[u8]) -> bool {
+        let kind = Type::of(entry).map_or("none", Type::name);
+        self.kind.as_ref().is_none_or(|asked| asked == kind.as_bytes()) && glob::matches(&self.pattern, key)
+    }
 }
 
 const BAD_CURSOR: Failure = Failure::text("ERR invalid cursor");
@@ -302,15 +312,16 @@ fn scan(context: &mut Context<'_>) -> Outcome {
         Some(after) => Bound::Excluded(after.as_slice()),
         None => Bound::Included(start.as_slice()),
     };
-    let (mut found, mut seen, mut last, mut room) = (Vec::new(), 0, None, Room::of(&context.reply));
-    context.txn.keys(from, end.as_deref().map_or(Bound::Unbounded, Bound::Excluded), false, |key, entry| {
-        seen += 1;
-        let kind = Type::of(entry).map_or("none", Type::name);
-        if options.kind.as_ref().is_none_or(|asked| asked == kind.as_bytes()) && glob::matches(&options.pattern, key) {
+    let (mut found, mut last, mut room) = (Vec::new(), None, Room::of(&context.reply));
+    let (mut seen, mut passed, most) = (0, 0, options.most_passed());
+    context.txn.keys_and_expired(from, end.as_deref().map_or(Bound::Unbounded, Bound::Excluded), |key, entry| {
+        passed += 1;
+        seen += usize::from(entry.is_some());
+        if entry.is_some_and(|entry| options.asks_for(key, entry)) {
             found.push(key.to_vec());
             room.take(key.len())?;
         }
-        if seen == options.count {
+        if seen == options.count || passed == most {
             last = Some(key.to_vec());
             return ControlFlow::Break(());
         }

@@ -1,6 +1,7 @@
 //! Iterations over keys and members: by the cursors of the SCAN family, and by ranges of keys.
 
-use crate::common::{Client, script, shared, show};
+use crate::common::{Client, script, shared, shared_on, show};
+use hither::{Db, WriteOptions};
 use hither_resp::Value;
 
 #[test]
@@ -28,6 +29,39 @@ fn scans_return_every_key_once_while_others_come_and_go() {
     assert_eq!(client.run("SCAN x"), "!ERR invalid cursor");
     assert_eq!(client.run("SCAN 0 COUNT 0"), "!ERR syntax error");
     assert_eq!(client.run("SCAN 0 TYPE hash COUNT 1000"), "[0 []]");
+}
+
+/// Regression: one call passed over all keys that had expired and were not swept yet.
+#[test]
+fn scans_pass_over_few_expired_keys_at_a_time() {
+    // Nothing is swept.
+    let db = Db::builder().in_memory().with_options(|options| options.background = false).open().unwrap();
+    let mut client = Client::new(&shared_on(db));
+    let database = client.shared.databases.get(0).unwrap();
+    let (live, expired) = (WriteOptions::new(), WriteOptions::new().expires_at_ms(1));
+    for number in 0..5000 {
+        let options = if number % 1000 == 999 { &live } else { &expired };
+        database.keys.put_with(format!("k{number:04}").as_bytes(), b"\0value", options).unwrap().wait().unwrap();
+    }
+    assert_eq!(database.keys.len(), 5000);
+    for (count, pages) in [("1", 50), ("10", 50), ("100", 5), ("9223372036854775807", 1)] {
+        let (mut cursor, mut seen, mut calls) = ("0".to_owned(), Vec::new(), 0);
+        while calls == 0 || cursor != "0" {
+            let Value::Array(reply) = client.call(&[b"SCAN", cursor.as_bytes(), b"MATCH", b"k*", b"COUNT", count.as_bytes()]) else {
+                panic!()
+            };
+            let [next, Value::Array(keys)] = &reply[..] else { panic!() };
+            seen.extend(keys.iter().map(show));
+            (cursor, calls) = (show(next), calls + 1);
+        }
+        assert_eq!(seen, ["k0999", "k1999", "k2999", "k3999", "k4999"], "{count}");
+        assert!((pages..=pages + 6).contains(&calls), "{count}: {calls}");
+    }
+    // Within MULTI, too.
+    assert_eq!(client.run("MULTI"), "OK");
+    assert_eq!(client.run("DEL k0999"), "QUEUED");
+    assert_eq!(client.run("SCAN 0 COUNT 100"), "QUEUED");
+    assert!(client.run("EXEC").ends_with(" []]]"));
 }
 
 #[test]

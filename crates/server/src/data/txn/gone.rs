@@ -7,8 +7,8 @@
 //! of what is committed there it has deleted everything that it has seen. Others may add to it meanwhile: rows change
 //! the head of their collection, so the commit fails; keys may or may not be seen ([`Txn::keys`](super::Txn::keys)).
 //!
-//! Stretches neither overlap nor touch. A scan adds one only for [`LEAST`] deletes, or makes known ones larger, and only
-//! writes split them. So their number is at most that of the transaction's writes, and needs no limit.
+//! Stretches neither overlap nor touch. A scan adds one only for [`LEAST`] deletes, or makes known ones larger, and
+//! only writes split them. So their number is at most that of the transaction's writes, and needs no limit.
 //!
 //! Thread safety: belongs to one thread.
 

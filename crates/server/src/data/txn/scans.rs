@@ -1,7 +1,7 @@
 //! Scans over a keyspace and the transaction's own writes.
 //!
-//! A scan merges both. What it passes over because the transaction has deleted it, it notes in [`super::gone`], and later
-//! scans begin anew behind it. So each delete is passed over about once, however many scans there are.
+//! A scan merges both. What it passes over because the transaction has deleted it, it notes in [`super::gone`], and
+//! later scans begin anew behind it. So each delete is passed over about once, however many scans there are.
 
 use super::gone::{LEAST, Span, end_of};
 #[cfg(test)]
@@ -36,11 +36,14 @@ struct Shown<F> {
     found: Vec<Run>,
 }
 
-impl<F: FnMut(&[u8], &[u8]) -> ControlFlow<()>> Shown<F> {
-    fn show(&mut self, key: &[u8], value: &[u8]) -> ControlFlow<()> {
+impl<F: FnMut(&[u8], Option<&[u8]>) -> ControlFlow<()>> Shown<F> {
+    /// Shows an entry; `None`: it has expired.
+    fn show(&mut self, key: &[u8], value: Option<&[u8]>) -> ControlFlow<()> {
         #[cfg(test)]
         steps::count();
-        self.end_run();
+        if value.is_some() {
+            self.end_run();
+        }
         let flow = (self.f)(key, value);
         self.broken = flow.is_break();
         flow
@@ -49,7 +52,7 @@ impl<F: FnMut(&[u8], &[u8]) -> ControlFlow<()>> Shown<F> {
     /// Shows what the transaction has written; `None`: deleted.
     fn own(&mut self, key: &[u8], item: Option<&Item>) -> ControlFlow<()> {
         if let Some(item) = item {
-            return self.show(key, &item.entry);
+            return self.show(key, Some(&item.entry));
         }
         self.extend_run(key, [key, &[0]]).deletes += 1;
         ControlFlow::Continue(())
@@ -77,6 +80,11 @@ impl<F: FnMut(&[u8], &[u8]) -> ControlFlow<()>> Shown<F> {
     }
 }
 
+/// Calls `f` for what has not expired.
+fn there(mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> impl FnMut(&[u8], Option<&[u8]>) -> ControlFlow<()> {
+    move |key, value| value.map_or(ControlFlow::Continue(()), |value| f(key, value))
+}
+
 impl Txn {
     /// Calls `f(row, value)` for the member rows between two bounds in order, including the transaction's own writes,
     /// until it breaks.
@@ -87,7 +95,7 @@ impl Txn {
         reverse: bool,
         f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.scan(Space::Rows, from, to, reverse, f)
+        self.scan(Space::Rows, from, to, reverse, there(f))
     }
 
     /// Calls `f(key, entry)` for the keys between two bounds in order, including the transaction's own writes, until it
@@ -99,7 +107,17 @@ impl Txn {
         reverse: bool,
         f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.scan(Space::Keys, from, to, reverse, f)
+        self.scan(Space::Keys, from, to, reverse, there(f))
+    }
+
+    /// As [`Txn::keys`] in order, but also calls `f(key, None)` for keys that have expired and were not swept yet.
+    pub fn keys_and_expired(
+        &mut self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        f: impl FnMut(&[u8], Option<&[u8]>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.scan(Space::Keys, from, to, false, f)
     }
 
     fn scan(
@@ -108,10 +126,11 @@ impl Txn {
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         reverse: bool,
-        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        mut f: impl FnMut(&[u8], Option<&[u8]>) -> ControlFlow<()>,
     ) -> Result<()> {
         if self.writes.is_empty() {
-            let rests_on = self.committed_part(space).scan_deferred(from, to, reverse, |key, value, _| f(key, value))?;
+            let show = |key: &[u8], there: Option<(&[u8], _)>| f(key, there.map(|(value, _)| value));
+            let rests_on = self.committed_part(space).scan_deferred_with_expired(from, to, reverse, show)?;
             self.note(rests_on);
             return Ok(());
         }
@@ -129,7 +148,12 @@ impl Txn {
     }
 
     /// Scans what lies between the known stretches of `left`. Returns the version that it rests on.
-    fn scan_merged(&self, space: Space, mut left: Span, shown: &mut Shown<impl FnMut(&[u8], &[u8]) -> ControlFlow<()>>) -> Result<u64> {
+    fn scan_merged(
+        &self,
+        space: Space,
+        mut left: Span,
+        shown: &mut Shown<impl FnMut(&[u8], Option<&[u8]>) -> ControlFlow<()>>,
+    ) -> Result<u64> {
         let mut rests_on = 0;
         while !shown.broken && !left.is_empty() {
             let Some((low, high)) = self.gone.next(self.database.index, space, &left, shown.reverse) else {
@@ -147,7 +171,7 @@ impl Txn {
     }
 
     /// Merges what is committed with the transaction's writes.
-    fn scan_part(&self, space: Space, part: &Span, shown: &mut Shown<impl FnMut(&[u8], &[u8]) -> ControlFlow<()>>) -> Result<u64> {
+    fn scan_part(&self, space: Space, part: &Span, shown: &mut Shown<impl FnMut(&[u8], Option<&[u8]>) -> ControlFlow<()>>) -> Result<u64> {
         let reverse = shown.reverse;
         let mut own = self.own_writes(space, part, reverse).peekable();
         // Between two halves of a stretch.
@@ -158,14 +182,14 @@ impl Txn {
             return Ok(0);
         }
         let (from, to) = (Bound::Included(part.low.as_slice()), part.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded));
-        let rests_on = self.committed_part(space).scan_deferred(from, to, reverse, |key, value, _| {
+        let rests_on = self.committed_part(space).scan_deferred_with_expired(from, to, reverse, |key, there| {
             let is_before = |own: &[u8]| if reverse { own > key } else { own < key };
             while let Some((place, item)) = own.next_if(|(place, _)| is_before(place)) {
                 shown.own(place, item)?;
             }
             match own.next_if(|(place, _)| *place == key) {
                 Some((_, item)) => shown.own(key, item),
-                None => shown.show(key, value),
+                None => shown.show(key, there.map(|(value, _)| value)),
             }
         })?;
         if !shown.broken {
