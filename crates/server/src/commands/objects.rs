@@ -24,7 +24,7 @@ static MEMORY: &[Command] = &[
         .keys(2, 2, 1),
     memory("stats", 2, "4.0.0", "Returns what takes memory, in bytes.", memory_stats),
     memory("doctor", 2, "4.0.0", "Tells in words where memory is.", memory_doctor),
-    memory("purge", 2, "4.0.0", "Accepted for compatibility: the allocator gives back by itself.", memory_purge),
+    memory("purge", 2, "4.0.0", "Accepted for compatibility, does nothing: freed memory stays with the process, for reuse.", memory_purge),
     memory("malloc-stats", 2, "4.0.0", "Says that the allocator keeps no statistics.", memory_malloc_stats),
     help::of("memory", Group::Server, "4.0.0"),
 ];
