@@ -192,7 +192,7 @@ impl Txn {
     /// Whether what its commands have read and written takes more than `limit` bytes. The largest command does not
     /// count: each may hold what it could hold alone.
     pub fn holds_more_than(&self, limit: usize) -> bool {
-        (self.held.now + self.held.read).saturating_sub(self.held.largest) > limit
+        (self.held.now + self.held.read + self.gone.bytes()).saturating_sub(self.held.largest) > limit
     }
 
     /// Continues in another database.
