@@ -407,7 +407,8 @@ impl ServeArgs {
 /// both families, unless the server listens at IPv4 addresses by themselves (`listen::bind`).
 fn share_a_place(ip: IpAddr, all: &[IpAddr], other: IpAddr) -> bool {
     let any = |wide: IpAddr, both: bool, one: IpAddr| wide.is_unspecified() && (wide.is_ipv4() == one.is_ipv4() || wide.is_ipv6() && both);
-    ip == other || any(ip, !all.iter().any(IpAddr::is_ipv4), other) || any(other, true, ip)
+    let (one, two) = (ip.to_canonical(), other.to_canonical());
+    one == two || any(one, !all.iter().any(IpAddr::is_ipv4), two) || any(two, true, one)
 }
 
 /// Refuses a metrics address at which clients are to be served: it would be found taken only when the store is open.

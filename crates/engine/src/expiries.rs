@@ -46,6 +46,8 @@ pub(crate) struct Round {
     /// Where it ends at the latest: the last key of an ordered keyspace when it began. Behind keys that are added all
     /// the time it would not end, and what expires at the front would stay.
     pub until: Option<Vec<u8>>,
+    /// How many entries it may still pass. Keys may also be added before the last one.
+    pub left: usize,
     pub met: Met,
     /// `noted` when it began.
     noted: u64,
@@ -154,7 +156,7 @@ impl Expiries {
     fn begin(&self, now: Instant) -> Round {
         // An entry that was noted before this load was installed before it, so the round meets it. (Or it is gone.)
         let noted = self.noted.load(Ordering::Acquire);
-        Round { place: Place::START, until: None, met: Met::default(), noted, began: now, took: Duration::ZERO }
+        Round { place: Place::START, until: None, left: 0, met: Met::default(), noted, began: now, took: Duration::ZERO }
     }
 
     /// Keeps a round for the next search, unless another search has put an older one aside meanwhile, which is likely

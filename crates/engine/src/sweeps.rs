@@ -31,6 +31,8 @@ pub(crate) const LAG_REST: u32 = 3;
 const SWEEP: usize = 10_000;
 /// Bytes of expired keys after which a search ends: they are held until they are deleted.
 const SWEEP_BYTES: usize = 1 << 20;
+/// Entries that a round may pass besides twice as many as there are.
+const LEAST_ROUND: usize = 10_000;
 /// If expired keys have more bytes than this on average, a search ends at once, instead of at the end of a piece.
 const LONG_KEY: usize = 1 << 10;
 
@@ -171,7 +173,7 @@ impl Core {
     /// Adds expired keys from the round's place on. Breaks if it ends early.
     fn find_expired(&self, keyspace: &Keyspace, round: &mut Round, found: &mut ExpiredKeys, end: Option<Instant>) -> ControlFlow<()> {
         if round.place == Place::START {
-            round.until = self.last_key(keyspace);
+            (round.until, round.left) = (self.last_key(keyspace), 2 * keyspace.len() + LEAST_ROUND);
         }
         let mut refs = Vec::new();
         loop {
@@ -195,9 +197,10 @@ impl Core {
             });
             // After a drop of the keyspace, or in the middle of a piece, something is left to the next round. So each
             // search gets further, whatever is deleted.
-            met.skipped |= !matches!(piece, Ok((ControlFlow::Continue(()), _)));
+            round.left = round.left.saturating_sub(refs.len());
+            met.skipped |= round.left == 0 || !matches!(piece, Ok((ControlFlow::Continue(()), _)));
             match piece {
-                Ok((_, Some(behind))) if !behind.is_at(round.until.as_deref()) => round.place = behind,
+                Ok((_, Some(behind))) if round.left > 0 && !behind.is_at(round.until.as_deref()) => round.place = behind,
                 _ => return ControlFlow::Continue(()),
             }
             // A close waits for the background's search, so it ends then.

@@ -293,7 +293,8 @@ impl Core {
             self.ensure_readable(keyspace, key)?;
         }
         // Before the place: a thread that waits for a locked place may hold a slot, so none may wait for a slot with a place locked.
-        let mut writer = self.log.writer();
+        let mut guard = self.log.writer();
+        let mut writer = guard.lent();
         let (mut located, locked) = index.lock_place(key, prepared, &resolver);
         let place = PlaceGuard { index, token: located.token, locked };
         if keyspace.info.kind == Kind::Ordered {

@@ -128,7 +128,7 @@ mod tests {
         assert!(log.measure_before(fill).1 && log.is_crowded(), "segments were opened");
         assert!(!log.measure_live().1 && log.is_crowded());
         let section = hither_sync::epoch::pin_writer();
-        refs.iter().for_each(|reference| log.writer().mark_dead(*reference));
+        refs.iter().for_each(|reference| log.writer().lent().mark_dead(*reference));
         drop(section);
         assert!(log.measure_live().1 && !log.is_crowded());
     }

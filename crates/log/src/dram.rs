@@ -73,7 +73,7 @@ mod tests {
                 scope.spawn(|| {
                     let (reference, _) = log.write_for_tests(Parts { key: b"one key!", value: b"a value.", ..Parts::EMPTY }, Flush::Later);
                     let section = epoch::pin_writer();
-                    log.writer().mark_dead(reference);
+                    log.writer().lent().mark_dead(reference);
                     drop(section);
                     barrier.wait();
                 });

@@ -369,7 +369,8 @@ impl Log {
     /// As [`Log::write_for_tests`], to a given shard.
     pub(crate) fn write_to_shard_for_tests(&self, shard: u64, parts: crate::entry::Parts<'_>, flush: crate::Flush) -> (u64, u64) {
         let _section = hither_sync::epoch::pin_writer();
-        let mut writer = self.writer();
+        let mut guard = self.writer();
+        let mut writer = guard.lent();
         let version = writer.draw_versions(0, 1);
         let reference = writer.append(&crate::entry::Parts { version, ..parts }, crate::Append { hash: shard << 8, flush }).expect("room");
         writer.fence();

@@ -461,7 +461,8 @@ mod tests {
         assert_eq!((segment.state(), segment.open_chunks.load(Ordering::Relaxed)), (SegmentState::Closed, 1), "as it was meant to be");
         {
             let _section = epoch::pin_writer();
-            let mut writer = log.writer();
+            let mut guard = log.writer();
+            let mut writer = guard.lent();
             copies.iter().for_each(|copy| writer.mark_dead(*copy));
         }
         log.seal(&|_| Ok(()), crate::TakeBack::All).expect("memory");

@@ -14,7 +14,6 @@ use crate::segment::{Chunk, Tally};
 use crate::slot::{SlotLock, SlotUse};
 use crate::victim::MovedEntries;
 use hither_sync::epoch;
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
 /// One operation's access to the log. Create it inside a writer section (`hither_sync::epoch::pin_writer`), and drop it
@@ -30,26 +29,18 @@ pub struct Writer<'a> {
     pub(crate) slot: SlotUse<'a>,
 }
 
-/// A [`Writer`], and the lock of its slot if that is a shared one. The writer must not be exchanged with another one
-/// (`std::mem::swap`): it may be used only as long as the lock is held.
+/// The right to write as long as this lives: with the thread's own slot, or with a locked one.
 pub struct WriterGuard<'a> {
+    /// Given to nobody as it is: an exchange with another one (`std::mem::swap`) would separate it from its lock.
     writer: Writer<'a>,
     _lock: Option<SlotLock<'a>>,
 }
 
-impl<'a> Deref for WriterGuard<'a> {
-    type Target = Writer<'a>;
-
+impl WriterGuard<'_> {
+    /// The writer.
     #[inline(always)]
-    fn deref(&self) -> &Writer<'a> {
-        &self.writer
-    }
-}
-
-impl DerefMut for WriterGuard<'_> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.writer
+    pub fn lent(&mut self) -> Writer<'_> {
+        self.writer.lent()
     }
 }
 
@@ -99,8 +90,7 @@ impl Log {
             Some(own) => (own, None),
             None => {
                 let lock = pool.slots.shared().lock();
-                // SAFETY: the guard below drops the use before the lock, and gives the writer to nobody
-                // (`WriterGuard`).
+                // SAFETY: the guard below drops the use before the lock, and lends it only.
                 (unsafe { lock.slot_use() }, Some(lock))
             }
         };

@@ -120,6 +120,7 @@ fn more_threads_or_databases_than_make_sense_are_refused() {
         at(&["::"], "127.0.0.1:7000"),
         at(&["10.0.0.1"], "[::]:7000"),
         at(&["0.0.0.0"], "127.0.0.1:7000"),
+        at(&["0.0.0.0"], "[::ffff:127.0.0.1]:7000"),
     ] {
         assert!(matches!(args.resolve(&mut store()), Err(Failure::Usage(_))));
     }

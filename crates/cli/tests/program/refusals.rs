@@ -206,7 +206,9 @@ fn live_data_can_be_bounded() {
     assert!(output.status.code() == Some(6) && errors.contains("higher --utilization"), "{errors}");
     let reports = String::from_utf8(output.stdout).unwrap();
     let durable: usize = reports.lines().last().unwrap().strip_prefix("durable ").unwrap().parse().unwrap();
-    assert!((14..24).contains(&durable), "{durable} records of 1 MiB in a quarter of 64 MiB");
+    // The first record that was refused may come before others that were not: several threads load.
+    let stored = store.run(&["stat", "--json"]).done().document()["keyspaces"][0]["keys"].as_u64().unwrap() as usize;
+    assert!((14..24).contains(&stored) && durable <= stored, "{stored} records of 1 MiB in a quarter of 64 MiB, {durable} durable");
     // An existing record may be overwritten, and a command with another limit uses that limit.
     assert!(bounded("25", &["put", "key0", "short"]).status().unwrap().success());
     assert!(bounded("90", &["put", "another", &"v".repeat(100_000)]).status().unwrap().success());

@@ -92,7 +92,8 @@ impl Core {
             self.ensure_members_writable(batch, members)?;
         }
         // Before any place is locked: see "Deadlocks" in the module's head.
-        let mut writer = self.log.writer();
+        let mut guard = self.log.writer();
+        let mut writer = guard.lent();
         let mut commit = Commit { core: self, batch, members, held: 0, deletes: false };
         commit.locate(&mut writer);
         if commit.members.is_empty() {

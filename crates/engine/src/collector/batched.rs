@@ -266,7 +266,8 @@ impl<'a, 'b> Batch<'a, 'b> {
             }
         };
         self.relocator.persist();
-        let mut writer = core.log.writer();
+        let mut guard = core.log.writer();
+        let mut writer = guard.lent();
         let mut too_late = self.pairs.as_ref().is_some_and(|pairs| pairs.swing(core, self.pass, &mut writer, emptied));
         too_late |= self.puts.swing(core, self.pass, &mut writer, emptied) | self.swing(&mut writer, emptied);
         drop(writer);

@@ -159,7 +159,8 @@ impl<'b> Mover<'_, 'b> {
             }
         }
         self.relocator.persist();
-        let mut writer = core.log.writer();
+        let mut guard = core.log.writer();
+        let mut writer = guard.lent();
         for (number, copy) in copies {
             let item = &group[number];
             item.install(core, copy);

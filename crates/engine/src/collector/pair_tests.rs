@@ -53,7 +53,7 @@ fn move_pairs(
         pairs.copy(core, &mut relocator, true, &mut emptied).unwrap();
         between_copying(&store, &keyspace);
         relocator.persist();
-        let too_late = pairs.swing(core, &pass, &mut core.log.writer(), &mut emptied);
+        let too_late = pairs.swing(core, &pass, &mut core.log.writer().lent(), &mut emptied);
         assert_eq!(too_late, emptied.too_late > 0);
         pairs.clear();
     }

@@ -85,16 +85,16 @@ struct Held {
     now: usize,
     /// The keys that they have read, without watched ones, which count elsewhere.
     read: usize,
-    /// `now` and `read` when the current command began.
-    before: (usize, usize),
+    /// `now`, `read` and the bytes of emptied stretches when the current command began.
+    before: (usize, usize, usize),
     /// The most that one command has added.
     largest: usize,
 }
 
 impl Held {
-    /// Notes the end of a command, which has written `written` bytes.
-    fn end_command(&mut self, written: usize) {
-        self.largest = self.largest.max(written + self.read - self.before.1);
+    /// Notes the end of a command, which has written `written` bytes. Now the emptied stretches take `gone` bytes.
+    fn end_command(&mut self, written: usize, gone: usize) {
+        self.largest = self.largest.max(written + self.read - self.before.1 + gone.saturating_sub(self.before.2));
     }
 }
 
@@ -170,7 +170,7 @@ impl Txn {
     /// Begins the next of several commands.
     pub fn begin_command(&mut self) {
         self.undo.clear();
-        self.held.before = (self.held.now, self.held.read);
+        self.held.before = (self.held.now, self.held.read, self.gone.bytes());
         (self.unfit, self.looked_up) = (None, [0; 2]);
         self.began_in = Some(self.database.clone());
     }
@@ -184,12 +184,12 @@ impl Txn {
             return Err(error);
         }
         if self.isolated {
-            self.held.end_command(self.held.now.saturating_sub(self.held.before.0));
+            self.held.end_command(self.held.now.saturating_sub(self.held.before.0), self.gone.bytes());
         }
         Ok(())
     }
 
-    /// Whether what its commands have read and written takes more than `limit` bytes. The largest command does not
+    /// Whether what its commands have read and written, and what it knows to be emptied, takes more than `limit` bytes. The largest command does not
     /// count: each may hold what it could hold alone.
     pub fn holds_more_than(&self, limit: usize) -> bool {
         (self.held.now + self.held.read + self.gone.bytes()).saturating_sub(self.held.largest) > limit

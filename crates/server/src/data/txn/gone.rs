@@ -8,7 +8,8 @@
 //! the head of their collection, so the commit fails; keys may or may not be seen ([`Txn::keys`](super::Txn::keys)).
 //!
 //! Stretches neither overlap nor touch. A scan adds one only for [`LEAST`] deletes, or makes known ones larger, and
-//! only writes split them. So their number is at most that of the transaction's writes, and needs no limit.
+//! only writes split them. So their number is at most that of the transaction's writes, those included that were taken
+//! back. Their bytes count as what the transaction holds.
 //!
 //! Thread safety: belongs to one thread.
 

@@ -24,7 +24,7 @@ impl Txn {
             }
         }
         self.held.now = self.held.before.0;
-        self.held.end_command(0);
+        self.held.end_command(0, self.gone.bytes());
         if let Some(database) = self.began_in.take() {
             self.database = database;
         }
