@@ -270,7 +270,7 @@ impl<'a, 'b> Batch<'a, 'b> {
         let mut writer = guard.lent();
         let mut too_late = self.pairs.as_ref().is_some_and(|pairs| pairs.swing(core, self.pass, &mut writer, emptied));
         too_late |= self.puts.swing(core, self.pass, &mut writer, emptied) | self.swing(&mut writer, emptied);
-        drop(writer);
+        drop(guard);
         if too_late {
             self.relocator.fence();
         }
