@@ -458,7 +458,8 @@ impl Ticket {
         self.core.as_ref().map_or(Ok(()), |core| core.committer.commit(&core.log, self.version))
     }
 
-    /// Calls `f` once the write is durable at the level asked for, or can no longer become so; at once if that is known already.
+    /// Calls `f` once the write is durable at the level asked for, or can no longer become so; at once if that is known
+    /// already.
     ///
     /// `f` runs on a thread that led a commit or waited for one, perhaps one of the store's, but inside no other
     /// callback. It must not block. Inside it, closing, checking, compacting, copying or reclaiming the store, taking a

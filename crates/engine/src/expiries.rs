@@ -3,8 +3,8 @@
 //! A writer that installs such an entry notes it afterwards, in the same writer section. A search that meets none takes
 //! the flag down, unless one was noted meanwhile.
 //!
-//! A search may end before it has seen everything. The next one goes on there, so a round of everything may take several
-//! searches. It counts as one search that began with the first of them.
+//! A search may end before it has seen everything. The next one goes on there, so a round of everything may take
+//! several searches. It counts as one search that began with the first of them.
 //!
 //! A search is due if an entry was noted since the last one began, or the time of one that it met has come. Otherwise
 //! only the counts can be out of date, because deletes and overwrites note nothing. For these a search is due after a

@@ -189,14 +189,10 @@ impl Core {
                     found.bytes += entry.key.len();
                     found.keys.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
                 }
-                Ok(if found.are_many() && found.bytes > LONG_KEY * found.keys.len() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                })
+                Ok(if found.are_many_long() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             });
-            // After a drop of the keyspace, or in the middle of a piece, something is left to the next round. So each
-            // search gets further, whatever is deleted.
+            // After a drop of the keyspace, in the middle of a piece, or after so many entries, the rest is left to the
+            // next round. So each search gets further, whatever is deleted, and each round ends, whatever is added.
             round.left = round.left.saturating_sub(refs.len());
             met.skipped |= round.left == 0 || !matches!(piece, Ok((ControlFlow::Continue(()), _)));
             match piece {
@@ -255,6 +251,11 @@ impl ExpiredKeys {
     /// Whether they are as many as are deleted at once, so that there may be more.
     fn are_many(&self) -> bool {
         self.keys.len() >= SWEEP || self.bytes >= SWEEP_BYTES
+    }
+
+    /// Whether they are many, and so long that no more should come.
+    fn are_many_long(&self) -> bool {
+        self.are_many() && self.bytes > LONG_KEY * self.keys.len()
     }
 }
 

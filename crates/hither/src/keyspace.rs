@@ -178,8 +178,8 @@ impl Keyspace {
     /// Starts a write of `key` and returns a [`Ticket`] without waiting for durability.
     ///
     /// The write is visible at once. A read that must not return data that could still be lost waits until it is
-    /// durable. The ticket reports when it is, at the level of the write: that of a write at [`crate::Durability::Process`]
-    /// is complete at once. Dropping the ticket does not undo the write.
+    /// durable. The ticket reports when it is, at the level of the write: that of a write at
+    /// [`crate::Durability::Process`] is complete at once. Dropping the ticket does not undo the write.
     ///
     /// # Errors
     /// Those of [writes](crate#errors).

@@ -28,11 +28,11 @@
 //! # What is promised
 //!
 //! * **Durability.** A write at [`Durability::Sync`] (the default) survives a power loss once its call has returned. A
-//!   call that returns a [`Ticket`] does not wait: its write survives a power loss once the ticket reports it durable. (A
-//!   ticket of a write at `Process` does so at once, because that level promises nothing more; [`Db::sync`] waits for
-//!   the medium.) A write at [`Durability::Interval`] or [`Durability::Process`] survives a crash of the process. A power loss loses
-//!   at most the writes of the last interval and of the duration of one sync at `Interval`, and the writes since the
-//!   last sync at `Process`.
+//!   call that returns a [`Ticket`] does not wait: its write survives a power loss once the ticket reports it durable.
+//!   (A ticket of a write at `Process` does so at once, because that level promises nothing more; [`Db::sync`] waits
+//!   for the medium.) A write at [`Durability::Interval`] or [`Durability::Process`] survives a crash of the process. A
+//!   power loss loses at most the writes of the last interval and of the duration of one sync at `Interval`, and the
+//!   writes since the last sync at `Process`.
 //! * **Reads.** A read never returns data that could still be lost at the store's level. At `Sync` on a file, a read
 //!   that finds a write or a delete that is not durable yet waits for a sync. A walk over many keys waits least when it
 //!   reads from a [`Snapshot`], which is made durable once.

@@ -180,19 +180,16 @@ impl Writer<'_> {
     pub(crate) fn write_plain<const N: usize>(&mut self, shard: usize, offset: u64, words: &[u64; N], flush: Flush) -> u64 {
         let size = 8 * N as u64;
         let pool = &self.pool.pool;
-        // SAFETY: the chunk belongs to this slot alone, inside an active segment, and these bytes were never written
-        // before.
-        let at = unsafe {
-            if flush == Flush::Now {
-                pool.write_back_array(offset, words)
-            } else {
-                pool.write_array(offset, words);
-                pool.base().wrapping_add(offset as usize)
-            }
+        let at = if flush == Flush::Now {
+            // SAFETY: the chunk belongs to this slot alone, inside an active segment, and these bytes were never written
+            // before.
+            unsafe { pool.write_back_array(offset, words) }
+        } else {
+            // SAFETY: as above.
+            unsafe { pool.write_array(offset, words) };
+            self.finish(shard, offset, size, flush);
+            self.pool.pool.base().wrapping_add(offset as usize)
         };
-        if flush == Flush::Later && pool.needs_flush() {
-            self.remember_dirty(shard, offset, size);
-        }
         // By the time this shard has its next turn, the line is loaded.
         hither_sync::prefetch_write(at.wrapping_add(64));
         address::pack(self.pool.node, offset, size)

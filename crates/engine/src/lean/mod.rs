@@ -137,7 +137,8 @@ impl Core {
         index.sight(near, (what, hash), &self.resolver()).filter(|sight| what.puts() || I::seen(sight).is_some())
     }
 
-    /// Makes the entry of a version, which is used up even if the write is given up, that follows `candidate`. Returns `None` if it needs an extension. Changes nothing.
+    /// Makes the entry that follows `candidate`, of a version that is used up even if the write is given up. Returns
+    /// `None` if it needs an extension. Changes nothing.
     #[inline(always)]
     fn make_ready<'w, L: Lean>(
         &self,
