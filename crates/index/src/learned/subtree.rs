@@ -143,16 +143,54 @@ impl<P: Protocol> Learned<P> {
 
     /// Locks the leaf whose `next` is `leaf`, which is locked.
     fn lock_previous(leaf: Gapped<'_>) -> Result<Option<(Gapped<'_>, Locked<'_>)>, Restart> {
-        if leaf.previous() == 0 {
+        // One load: whoever locks the leaf before may set the link to zero at any time (X2).
+        let address = leaf.previous();
+        if address == 0 {
             return Ok(None);
         }
         // SAFETY: the back link of a live leaf leads to one that was its neighbour under the caller's pin, so it is not
         // recycled.
-        let previous = Gapped(unsafe { Node::from_address(leaf.previous()) });
+        let previous = Gapped(unsafe { Node::from_address(address) });
         let version = previous.0.version().try_read()?;
         if previous.next() != leaf.0.address() {
             return Err(Restart);
         }
         Ok(Some((previous, previous.0.version().lock(version)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::btree::protocol::Sound;
+    use hither_sync::epoch;
+    use std::sync::atomic::AtomicBool;
+
+    /// Found by reading: the link was loaded twice. When the leaf before became a subtree in between, the second load
+    /// was zero, and was taken for an address.
+    #[test]
+    fn the_leaf_before_may_go_at_any_time() {
+        let arena = Arena::new();
+        let [before, leaf] = [(); 2].map(|()| Gapped(arena.allocate(LEAF_HEAD).publish()));
+        before.set_next(leaf.0.address());
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let [before, after] = [before.0.address(), leaf.0.address()];
+            let ends = &ends;
+            scope.spawn(move || {
+                // SAFETY: the arena lives longer than the scope.
+                let leaf = Gapped(unsafe { Node::from_address(after) });
+                while !ends.load(Ordering::Relaxed) {
+                    leaf.set_previous(0);
+                    leaf.set_previous(before);
+                }
+            });
+            let _pin = epoch::pin();
+            for _ in 0..20_000_000 {
+                let found = Learned::<Sound>::lock_previous(leaf).expect("nobody else locks it");
+                assert!(found.is_none_or(|(previous, _lock)| previous.0.address() == before));
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
     }
 }
