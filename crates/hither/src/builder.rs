@@ -108,6 +108,11 @@ impl Builder {
     /// batches that free at least as much as they take still succeed. The more room there is beside live data, the
     /// cheaper collection is. The limit is checked when a segment is opened, so live data may exceed it by the rest of
     /// the open segments.
+    ///
+    /// What counts there are lengths of keys and values. An overwrite may still take more room than the old entry: a
+    /// time to live, or being one of several operations of a batch, takes 8 to 16 bytes more, and so does any other
+    /// value in the place of one of eight bytes behind a key of eight. Where entries are that short, such overwrites can
+    /// exceed the limit by half; leave room for that.
     pub fn utilization(mut self, percent: u32) -> Self {
         self.options.utilization = Some(percent);
         self

@@ -43,7 +43,7 @@ impl Commit<'_> {
         // lines to flush.
         let hash = self.members[0].operation.hash;
         let flush = if level == Durability::Sync { Flush::ByCaller } else { Flush::Later };
-        let (core, batch, frees) = (self.core, self.batch, self.frees());
+        let (core, batch, frees) = (self.core, self.batch, self.frees(default_expiry_ms));
         let mut appending = Appending { commit: self, writer, appended: 0, whole: false };
         let (mut start, mut end) = (0, 0);
         for index in 0..size as usize {

@@ -27,10 +27,13 @@ use crate::store::Core;
 use crate::write::{Attempt, Condition, PlaceGuard, Written};
 use hither_index::{Index, Key, Ref};
 use hither_log::Writer;
-use hither_log::entry::{MEMBER_BYTES, MOST_SPARE};
+use hither_log::entry::{BatchTag, MEMBER_BYTES, MOST_SPARE, Parts};
 use hither_sync::epoch;
 use hither_sync::latch::LatchSet;
 use std::cell::OnceCell;
+
+/// Bytes by which an entry is longer that names its keyspace, because its segment is of another one.
+const NAME_BYTES: u64 = 8;
 
 /// Most places that a batch holds: the bits of a word. Larger batches lock no places, in order not to hold up others
 /// for so long.
@@ -329,14 +332,43 @@ impl Commit<'_> {
         taken
     }
 
-    /// Whether the batch deletes something, and gives back at least the live bytes that it takes. In a full store it
-    /// then proceeds as a delete does.
+    /// Whether the batch deletes something, and gives back at least the bytes that its entries take. In a full store it
+    /// then proceeds as a delete does. Its tombstones do not count: they can be collected.
+    ///
+    /// What entries take is an upper bound, except where versions are written out. By an estimate, a batch of a delete
+    /// and many overwrites might take more than it gives back; a few of those would use up what is kept for deletes, and
+    /// nothing could be deleted any more.
     #[inline(always)]
-    pub(super) fn frees(&self) -> bool {
-        self.deletes && !self.grows()
+    pub(super) fn frees(&self, default_expiry_ms: u64) -> bool {
+        self.deletes && self.gives_back(default_expiry_ms)
     }
 
-    /// Whether the batch takes more live bytes than it gives back.
+    #[cold]
+    fn gives_back(&self, default_expiry_ms: u64) -> bool {
+        let (core, batch, segment) = (self.core, self.batch, self.core.log.pool(0).segment_bytes());
+        let whole = |bytes: u64| if bytes > segment { bytes.next_multiple_of(segment) } else { bytes };
+        let (mut taken, mut given) = (0, 0);
+        for member in &*self.members {
+            let (operation, key) = (&member.operation, member.key(batch).bytes);
+            if let Some(value) = batch.value(operation) {
+                let parts = Parts {
+                    key,
+                    value,
+                    expiry_ms: if operation.expiry_ms != 0 { operation.expiry_ms } else { default_expiry_ms },
+                    batch: (self.members.len() > 1).then_some(BatchTag { size: 2, index: 0 }),
+                    shortcut: u64::from(core.shortcuts.may_have(key.len() + value.len())),
+                    ..Parts::EMPTY
+                };
+                taken += whole(parts.size(parts.keyspace, parts.version) + NAME_BYTES);
+            }
+            if member.candidate.is_some() && (member.verified || core.log.key_matches(member.candidate.0, key)) {
+                given += whole(core.log.size_of(member.candidate.0));
+            }
+        }
+        taken <= given
+    }
+
+    /// Whether the batch takes more live bytes than it gives back, by the estimate that the bound of live bytes uses.
     #[cold]
     fn grows(&self) -> bool {
         let (mut taken, mut given) = (0, 0);

@@ -1,6 +1,6 @@
 //! Full stores, and what makes room in them again.
 
-use hither::{Db, Error, Keyspace, KeyspaceOptions, WriteOptions};
+use hither::{Db, Durability, Error, Keyspace, KeyspaceOptions, WriteOptions};
 use std::time::Duration;
 
 #[test]
@@ -20,6 +20,38 @@ fn a_full_store_refuses_and_recovers() {
         assert_eq!(ks.get(&i.to_be_bytes()).unwrap().unwrap(), [7; 1000]);
     }
     assert!(ks.delete(&0u32.to_be_bytes()).unwrap(), "deletes work in a full store");
+}
+
+/// Found by a program: batches of a delete and many overwrites, which take more than they give back, used up what a full
+/// store keeps for deletes. Then nothing could be deleted any more, and nothing that expired went.
+#[test]
+fn batches_that_take_more_than_they_free_leave_room_for_deletes() {
+    let later = |db: &Db, number: u64| (&[2; 8][..], db.now_ms() + 3_600_000 + number);
+    // A value of seven bytes has a length of its own in its entry.
+    let shorter = |_: &Db, _: u64| (&[2; 7][..], 0);
+    type Overwrite<'a> = &'a dyn Fn(&Db, u64) -> (&'static [u8], u64);
+    for (overwrite, ordered) in [(&later as Overwrite<'_>, false), (&later, true), (&shorter, false)] {
+        let sizes = Db::builder().in_memory().capacity(4 << 20).max_capacity(4 << 20).segment_bytes(64 << 10);
+        let db = sizes.space_patience(Duration::from_millis(200)).durability(Durability::Process).open().unwrap();
+        let options = if ordered { KeyspaceOptions::ordered() } else { KeyspaceOptions::hash() };
+        let ks = db.create_keyspace("k", options).unwrap();
+        (0..1_000u32).for_each(|key| ks.put(&key.to_be_bytes()[1..], b"").unwrap());
+        let stored = (0..).find(|key: &u64| ks.put(&key.to_be_bytes(), &[1; 8]).is_err()).unwrap();
+        let mut next = 0;
+        let refused = (0..1_000u32).find(|key| {
+            let mut batch = db.batch();
+            batch.delete(&ks, &key.to_be_bytes()[1..]);
+            (0..50).for_each(|_| {
+                let (value, expiry_ms) = overwrite(&db, next);
+                batch.put_with_expiry(&ks, &(next % stored).to_be_bytes(), value, expiry_ms);
+                next += 1;
+            });
+            batch.commit().is_err()
+        });
+        let deleted = (0..stored).filter(|key| ks.delete(&key.to_be_bytes()).is_ok()).count() as u64;
+        assert_eq!(deleted, stored, "after {refused:?} batches");
+        ks.put(b"more", &[1; 1000]).unwrap();
+    }
 }
 
 #[test]
