@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::options::{Expiry, WriteOptions, wall_clock_ms};
 use crate::store::Core;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 impl Core {
     /// The time for expiry, in milliseconds since 1970.
@@ -24,9 +25,7 @@ impl Core {
         match options.expiry {
             None => 0,
             Some(Expiry::AtMs(at)) => at,
-            // Rounded up, so that the key lives at least as long as asked for: rounding down would make 0 of less than
-            // a millisecond.
-            Some(Expiry::After(ttl)) => self.now_ms().saturating_add(u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),
+            Some(Expiry::After(ttl)) => end_of(self.now_ms(), ttl),
         }
     }
 
@@ -84,5 +83,26 @@ impl Core {
         let now = self.now_ms();
         self.clock_floor_ms.fetch_max(now, Ordering::Relaxed);
         Ok(self.heeding_failed_syncs(self.log.pool(0).set_clock_ms(now))?)
+    }
+}
+
+/// The time at which something expires that lives for `ttl` from `now_ms` on. Rounded up, so that it lives at least as
+/// long as asked for. Never 0, which would mean that it does not expire: not all machines have a clock that runs while
+/// they are off.
+fn end_of(now_ms: u64, ttl: Duration) -> u64 {
+    let ms = u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    now_ms.saturating_add(ms).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::end_of;
+    use std::time::Duration;
+
+    /// Found by a program: where the clock stood at 1970, a key that was to expire at once lived for ever.
+    #[test]
+    fn what_lives_for_some_time_expires() {
+        assert_eq!([end_of(0, Duration::ZERO), end_of(5, Duration::ZERO), end_of(5, Duration::from_nanos(1))], [1, 5, 6]);
+        assert_eq!(end_of(5, Duration::MAX), u64::MAX);
     }
 }
