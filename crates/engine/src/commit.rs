@@ -231,6 +231,11 @@ impl Committer {
         self.alone.load(Ordering::Acquire)
     }
 
+    /// Whether callbacks may be ready that no other thread runs.
+    pub fn nobody_else_calls_back(&self) -> bool {
+        self.is_alone() || self.state.lock().error.is_some()
+    }
+
     /// Runs `f`, a background loop that runs callbacks from time to time.
     pub fn while_in_background(&self, f: impl FnOnce()) {
         self.in_background.during(f);

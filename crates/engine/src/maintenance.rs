@@ -302,8 +302,8 @@ fn collect_in_a_lull(core: &Core, node: usize) -> bool {
 
 fn run_maintenance(core: &Core, stop: &Stop) {
     let mut rest = Rest::default();
-    while !stop.wait(rest.next(core, core.log.has_retiring() || core.may_cache())) {
-        if core.log.take_pressure() || core.log.has_retiring() {
+    while !stop.wait(rest.next(core, core.log.has_retiring(None) || core.may_cache())) {
+        if core.log.take_pressure() || core.log.has_retiring(None) {
             // Errors here come from the medium and reach the next write through the committer or the log.
             let _ = core.seal(TakeBack::Idle).and_then(|()| core.reuse_freed(Wait::No));
         }

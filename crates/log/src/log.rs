@@ -73,8 +73,6 @@ pub struct Log {
     /// Number of reasons why a reader may not take an entry as it lies there: unverified segments, a meter, and any
     /// that the engine notes. One word, so that the shortest read tests once.
     pub(crate) reasons: AtomicU64,
-    /// Number of passes in progress.
-    pub(crate) passes: AtomicU64,
     /// [`Log::settle`]: how often it has begun, and the number of the last one that has ended.
     pub(crate) settles_begun: AtomicU64,
     pub(crate) settles_done: AtomicU64,
@@ -163,7 +161,6 @@ impl Log {
             unverified: AtomicU64::new(0),
             verified_to: AtomicU64::new(0),
             reasons: AtomicU64::new(metered.into()),
-            passes: AtomicU64::new(0),
             settles_begun: AtomicU64::new(0),
             sweeps: AtomicU64::new(0),
             settles_done: AtomicU64::new(0),

@@ -51,6 +51,10 @@ pub(crate) struct NodePool {
     pub retiring: AtomicU64,
     /// How many of them all readers had left at the last look, but value guards still pinned: for how long is unknown.
     pub pinned: AtomicU64,
+    /// Number of freed segments that were handed on to writers since the store was opened; a run counts once.
+    pub handed_on: AtomicU64,
+    /// Passes under way.
+    pub passes: AtomicU64,
     /// When the pool last failed to grow because its disk was full.
     pub disk_full_at: Mutex<Option<Instant>>,
     pub segments_reused: AtomicU64,
@@ -141,6 +145,8 @@ impl NodePool {
             claimed: AtomicU64::new(0),
             growing: Mutex::default(),
             zeroing: Mutex::default(),
+            handed_on: AtomicU64::new(0),
+            passes: AtomicU64::new(0),
             segments_reused: AtomicU64::new(0),
             collecting: Attendance::default(),
             openings: AtomicU64::new(0),

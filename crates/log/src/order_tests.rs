@@ -95,7 +95,7 @@ fn the_end_of_a_pass_touches_no_later_life() {
     segment.set_state(InMemory::Collecting);
     drop(pass);
     assert_eq!(segment.state(), InMemory::Collecting);
-    assert_eq!(log.passes_in_progress(), 0);
+    assert_eq!(log.passes_in_progress(None), 0);
 }
 
 /// Found by hand: marks must be durable as soon as their pass may free its victim, in this pool or another; but the

@@ -274,7 +274,7 @@ impl Log {
         if !segment.change_state(SegmentState::Sealed, SegmentState::Collecting) {
             return Ok(None);
         }
-        self.passes.fetch_add(1, Ordering::AcqRel);
+        pool.passes.fetch_add(1, Ordering::AcqRel);
         let pass = Pass { log: self, node, index, tombstones, freed: false };
         if tombstones == Tombstones::Buried {
             pool.pool.commit_descriptor(index, &Descriptor { flags: COLLECTING, ..pool.describe(index, pass.state_on_media()) })?;
@@ -299,9 +299,9 @@ impl Log {
         !self.pools.iter().all(|pool| anonymous(&pool.pool))
     }
 
-    /// Number of passes under way.
-    pub fn passes_in_progress(&self) -> u64 {
-        self.passes.load(Ordering::Acquire)
+    /// Number of passes under way on `node`, or on all nodes.
+    pub fn passes_in_progress(&self, node: Option<usize>) -> u64 {
+        self.pools_of(node).iter().map(|pool| pool.passes.load(Ordering::Acquire)).sum()
     }
 
     /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of the log. Run it without writers and passes.
@@ -408,6 +408,6 @@ impl Drop for Pass<'_> {
             // states after that.
             self.victim().change_state(SegmentState::Collecting, SegmentState::Sealed);
         }
-        self.log.passes.fetch_sub(1, Ordering::AcqRel);
+        self.log.pools[self.node].passes.fetch_sub(1, Ordering::AcqRel);
     }
 }

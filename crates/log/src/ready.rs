@@ -152,11 +152,37 @@ mod tests {
         let free = log.pools[0].free_segments();
         fail_next(&failpoints);
         assert_eq!(log.reuse_freed(Wait::Yes).expect("two of three"), 2);
-        assert!(log.has_retiring() && log.pools[0].free_segments() == free + 2);
+        assert!(log.has_retiring(None) && log.pools[0].free_segments() == free + 2);
         fail_next(&failpoints);
         assert!(log.reuse_freed(Wait::Yes).is_err(), "there is no other");
         assert_eq!(log.reuse_freed(Wait::Yes).expect("memory"), 1);
-        assert!(!log.has_retiring() && log.pools[0].free_segments() == free + 3);
+        assert!(!log.has_retiring(None) && log.pools[0].free_segments() == free + 3);
+    }
+
+    /// Found by reading: whoever needed space was given the error of a segment that cannot be zeroed, though another one
+    /// had only to wait for a reader.
+    #[test]
+    fn others_are_waited_for() {
+        let (log, failpoints) = failing(None);
+        let fail_always = || failpoints.arm("zero", FailAt { skip: 0, count: 1, errno: 5 });
+        freed(&log, 1);
+        fail_always();
+        assert!(log.reuse_freed(Wait::Yes).is_err() && log.has_retiring(None) && !log.awaits_readers(None));
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let (ends, may_end) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _pin = hither_sync::epoch::pin();
+                begun.send(()).expect("the test waits");
+                // Long enough for the first look, and no error if it is not.
+                let _ = may_end.recv_timeout(std::time::Duration::from_millis(50));
+            });
+            has_begun.recv().expect("the reader reads");
+            freed(&log, 1);
+            fail_always();
+            assert!(log.reuse_freed(Wait::Yes).expect("the other one") > 0);
+            drop(ends);
+        });
     }
 
     #[test]

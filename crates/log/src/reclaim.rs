@@ -57,14 +57,26 @@ impl Log {
         self.pressure.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether some freed segment waits for its readers.
-    pub fn has_retiring(&self) -> bool {
-        self.pools.iter().any(|pool| pool.retiring.load(Ordering::Relaxed) > 0)
+    /// The pool of `node`, or all of them.
+    pub(crate) fn pools_of(&self, node: Option<usize>) -> &[NodePool] {
+        node.map_or(&self.pools, |node| std::slice::from_ref(&self.pools[node]))
     }
 
-    /// Whether some freed segment waits for readers, and not only for value guards, as far as is known.
-    pub fn awaits_readers(&self) -> bool {
-        self.pools.iter().any(|pool| pool.awaiting_readers() > 0)
+    /// Whether some freed segment of `node`, or of any node, waits for its readers.
+    pub fn has_retiring(&self, node: Option<usize>) -> bool {
+        self.pools_of(node).iter().any(|pool| pool.retiring.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Whether some freed segment of `node`, or of any node, waits for readers, and not only for value guards, as far as
+    /// is known.
+    pub fn awaits_readers(&self, node: Option<usize>) -> bool {
+        self.pools_of(node).iter().any(|pool| pool.awaiting_readers() > 0)
+    }
+
+    /// Number of freed segments of `node`, or of all nodes, that were handed on to writers since the store was opened. A
+    /// run counts once.
+    pub fn handed_on(&self, node: Option<usize>) -> u64 {
+        self.pools_of(node).iter().map(|pool| pool.handed_on.load(Ordering::Acquire)).sum()
     }
 
     /// Seals full segments, except those of which a writer holds a chunk that is not taken back.
@@ -88,24 +100,32 @@ impl Log {
     /// Hands freed segments whose readers have left on to the writers. Returns how many. Waits for readers as `wait`
     /// says, but never inside an epoch pin.
     pub fn reuse_freed(&self, wait: Wait) -> Result<usize> {
-        if !self.has_retiring() {
+        if !self.has_retiring(None) {
             return Ok(0);
         }
-        let reused = {
+        let first = {
             // The thread that holds the lock may zero segment after segment: the rest is left to it.
             let Some(_one_at_a_time) = self.lock_reuse(wait) else { return Ok(0) };
             self.stamp_retired();
-            self.free_ready(wait)?
+            self.free_ready(wait)
         };
-        if reused > 0 || wait == Wait::No || epoch::is_pinned() {
-            return Ok(reused);
+        // Others may be had, where one cannot be zeroed.
+        let is_over = match &first {
+            Ok(count) => *count > 0,
+            Err(_) => self.pools.iter().any(|pool| pool.pool.is_poisoned()) || self.select(Self::is_read).is_empty(),
+        };
+        if is_over || wait == Wait::No || epoch::is_pinned() {
+            return first;
         }
         match wait {
             Wait::Until(end) => _ = epoch::synchronize_until(end),
             _ => epoch::synchronize(),
         }
-        let Some(_one_at_a_time) = self.lock_reuse(wait) else { return Ok(0) };
-        self.free_ready(wait)
+        let Some(_one_at_a_time) = self.lock_reuse(wait) else { return first };
+        match self.free_ready(wait) {
+            Ok(0) => first,
+            second => second,
+        }
     }
 
     fn lock_reuse(&self, wait: Wait) -> Option<MutexGuard<'_, ()>> {
@@ -225,15 +245,25 @@ impl Log {
                 Ok(()) => {
                     pool.retiring.fetch_sub(1, Ordering::Relaxed);
                     pool.note_freed();
+                    pool.handed_on.fetch_add(1, Ordering::Release);
                     count += 1;
                 }
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) => {
+                    // It is no more to be had soon than one that a guard of a value pins.
+                    pool.pinned.fetch_add(1, Ordering::Relaxed);
+                    failed = failed.or(Some(error));
+                }
             }
         }
         match failed {
             Some(error) if count == 0 || self.pools.iter().any(|pool| pool.pool.is_poisoned()) => Err(error),
             _ => Ok(count),
         }
+    }
+
+    /// Whether a freed segment may still be read.
+    fn is_read(segment: &Segment) -> bool {
+        segment.state() == SegmentState::Retiring && !Self::has_left(segment.retire_stamp.load(Ordering::Relaxed))
     }
 
     /// Whether every reader that could have seen a segment with this stamp has left.

@@ -165,9 +165,9 @@ impl Log {
     }
 
     /// Whether tombstones that stay only until the next checkpoint hold back at least the share `least` of some full
-    /// segment. Under [`Tombstones::Buried`] a tombstone holds back everything in its segment that is not live; under
-    /// [`Tombstones::Swept`] tombstones hold back only themselves, once a sweep has released them.
-    pub fn tombstones_hold_garbage(&self, least: f64, tombstones: Tombstones) -> bool {
+    /// segment of `node`, or of any node. Under [`Tombstones::Buried`] a tombstone holds back everything in its segment
+    /// that is not live; under [`Tombstones::Swept`] tombstones hold back only themselves, once a sweep has released them.
+    pub fn tombstones_hold_garbage(&self, node: Option<usize>, least: f64, tombstones: Tombstones) -> bool {
         if self.has_unreadable() {
             return false;
         }
@@ -175,7 +175,7 @@ impl Log {
         let is_swept =
             |segment: &Segment| segment.newest_tombstone.load(Ordering::Relaxed).min(segment.swept_to.load(Ordering::Relaxed)) > floor;
         let held = self.select(|segment| awaits_checkpoint(segment, floor) && (tombstones == Tombstones::Buried || is_swept(segment)));
-        held.into_iter().any(|(node, index)| {
+        held.into_iter().filter(|(other, _)| node.is_none_or(|node| node == *other)).any(|(node, index)| {
             let pool = &self.pools[node];
             let segment = &pool.segments[index as usize];
             let bytes = u64::from(segment.run_len.load(Ordering::Relaxed)) * pool.segment_bytes();

@@ -158,8 +158,6 @@ pub(crate) struct Collections {
     pub paced_nanos: AtomicU64,
     /// Time spent in passes, in nanoseconds.
     pub nanos: AtomicU64,
-    /// Freed segments that writers got back.
-    pub reused: AtomicU64,
     /// Victims chosen ahead, by node. One thread at a time chooses, so that two threads do not choose the same ones: no
     /// pass begins while another thread holds the lock.
     ahead: Mutex<[Ahead; hither_log::address::MAX_NODES]>,
@@ -333,7 +331,7 @@ impl Core {
 
     fn try_collect(&self, wanted: &Wanted, bill: &mut Bill<'_>) -> Result<usize> {
         let growth = self.growth_of_copies();
-        let (mut freed, mut damage) = (0, None);
+        let (mut freed, mut damage, mut unusable) = (0, None, None);
         let mut emptied = Vec::new();
         for pass in self.begin_passes(wanted, growth)? {
             let node = pass.node();
@@ -351,15 +349,24 @@ impl Core {
             let is_short = || self.log.room_to_move(node).fresh < FEW * self.log.pool(node).segment_bytes();
             if emptied.len() == PASSES_PER_REUSE || is_short() {
                 freed += self.free_victims(std::mem::take(&mut emptied))?;
-                self.reuse_freed(wanted.wait())?;
+                unusable = unusable.or(self.reuse_what_can_be(wanted)?);
             }
         }
         freed += self.free_victims(emptied)?;
-        self.reuse_freed(wanted.wait())?;
+        unusable = unusable.or(self.reuse_what_can_be(wanted)?);
         // A collection by hand reports the damage. A write that needs space has nothing to do with it.
-        match damage.filter(|_| wanted.node.is_none()) {
-            Some(damage) => Err(damage),
+        match damage.filter(|_| wanted.node.is_none()).or(unusable.filter(|_| freed == 0)) {
+            Some(error) => Err(error),
             None => Ok(freed),
+        }
+    }
+
+    /// Hands freed segments on. Returns the error of a segment that cannot be used again; where others can, that is no
+    /// reason to end a collection.
+    fn reuse_what_can_be(&self, wanted: &Wanted) -> Result<Option<crate::Error>> {
+        match self.reuse_freed(wanted.wait()) {
+            Err(error) if !self.committer.refuses() => Ok(Some(error)),
+            outcome => outcome.map(|_| None),
         }
     }
 

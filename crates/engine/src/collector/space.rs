@@ -90,7 +90,7 @@ impl Core {
     /// Runs `f` while no pass is in progress.
     pub fn without_passes<R>(&self, f: impl FnOnce() -> R) -> R {
         let _no_new_ones = self.collections.ahead.lock();
-        while self.log.passes_in_progress() > 0 {
+        while self.log.passes_in_progress(None) > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
         f()
@@ -99,8 +99,7 @@ impl Core {
     /// Seals full segments, collects victims and gives freed segments to the writers, as thoroughly as possible.
     /// Returns how many segments the writers were given meanwhile, by whichever thread.
     pub fn reclaim(&self) -> Result<usize> {
-        let reused = || self.collections.reused.load(Ordering::Acquire);
-        let before = reused();
+        let before = self.log.handed_on(None);
         self.seal(TakeBack::All)?;
         let damage = match self.collect(None, Need::Some, Turn::Round) {
             // The damaged victim stays, and holds up nothing.
@@ -110,7 +109,7 @@ impl Core {
         // The tombstones that this makes free to go leave with the next collection.
         self.sweep_all()?;
         self.reuse_freed(Wait::Yes)?;
-        damage.map_or(Ok((reused() - before) as usize), Err)
+        damage.map_or(Ok((self.log.handed_on(None) - before) as usize), Err)
     }
 
     /// Seals full segments, so that they can be collected.
@@ -148,10 +147,14 @@ impl Core {
 
     /// Makes space on a node. Returns false if there is nothing to be gained, or, unless this is the `last` node to be
     /// asked, not at once. Any number of writers: each empties one victim at a time, beside the collectors.
+    ///
+    /// What others do on other nodes is of no use to the write, unless it goes there next: otherwise it would neither
+    /// spill nor be refused as long as there is space being made elsewhere.
     fn make_space_on(&self, node: usize, last: bool, end: Option<Instant>) -> Result<bool> {
         let done = &self.collections;
-        let before = done.reused.load(Ordering::Acquire);
-        let others_made_some = || done.reused.load(Ordering::Acquire) != before;
+        let of_use = if last && self.spill { None } else { Some(node) };
+        let before = self.log.handed_on(of_use);
+        let others_made_some = || self.log.handed_on(of_use) != before;
         let mut is_at_it = true;
         for _ in 0..PATIENCE_MS {
             let sweeps = done.sweeps.load(Ordering::Acquire);
@@ -161,9 +164,9 @@ impl Core {
             // Another thread may have the last victims, a reader may be looking at what was freed, or a sweep may make
             // tombstones free to go that keep victims.
             let sweeping = done.sweeping.is_locked() || done.sweeps.load(Ordering::Acquire) != sweeps || self.awaits_sweep(node);
-            is_at_it = self.log.passes_in_progress() > 0 || self.log.awaits_readers() || sweeping;
-            if !last || !is_at_it && !self.log.has_retiring() {
-                return Ok(others_made_some() || last && self.give_up_checkpoint()?);
+            is_at_it = self.log.passes_in_progress(of_use) > 0 || self.log.awaits_readers(of_use) || sweeping;
+            if !last || !is_at_it && !self.log.has_retiring(of_use) {
+                return Ok(others_made_some() || last && self.give_up_checkpoint(of_use)?);
             }
             if is_over(end) {
                 break;
@@ -172,13 +175,13 @@ impl Core {
         }
         // Where others are still making space, the write decides how long it waits for them. Nobody works on what
         // guards of values keep.
-        Ok(is_at_it || self.give_up_checkpoint()?)
+        Ok(is_at_it || self.give_up_checkpoint(of_use)?)
     }
 
-    /// Removes the checkpoint, if tombstones that hold up garbage wait for the next one: there is no time for that.
-    /// Returns whether something can be gained now.
-    fn give_up_checkpoint(&self) -> Result<bool> {
-        let waits = self.log.keeps_tombstones() && self.log.tombstones_hold_garbage(LAST_GAIN, self.collector.tombstones());
+    /// Removes the checkpoint, if tombstones that hold up garbage on `node`, or on any node, wait for the next one: there
+    /// is no time for that. Returns whether something can be gained now.
+    fn give_up_checkpoint(&self, node: Option<usize>) -> Result<bool> {
+        let waits = self.log.keeps_tombstones() && self.log.tombstones_hold_garbage(node, LAST_GAIN, self.collector.tombstones());
         if waits {
             self.checkpoints.invalidate(&self.log)?;
         }
@@ -198,9 +201,14 @@ impl Core {
         // Victims left behind are the best that `Need::Some` would find, or it would find none.
         let first = if self.has_victims_ahead(node, end) { Need::Any } else { Need::Some };
         for (need, then_seal) in [(first, Some(TakeBack::Idle)), (Need::Any, Some(TakeBack::All)), (Need::Last, None)] {
-            let freed = self.collect(Some(node), need, Turn::Pass(end))?;
+            let before = self.log.handed_on(Some(node));
             // Freed segments count, even if another thread hands them on.
-            if freed + self.reuse_freed(Wait::up_to(end))? > 0 {
+            if self.collect(Some(node), need, Turn::Pass(end))? > 0 {
+                self.reuse_freed(Wait::up_to(end))?;
+                return Ok(true);
+            }
+            self.reuse_freed(Wait::up_to(end))?;
+            if self.log.handed_on(Some(node)) != before {
                 return Ok(true);
             }
             if let Some(chunks) = then_seal {
@@ -211,19 +219,18 @@ impl Core {
     }
 
     pub fn reuse_freed(&self, wait: Wait) -> Result<usize> {
-        let count = self.heeding_failed_syncs(self.log.reuse_freed(wait)).map_err(|error| self.explain(error))?;
-        self.collections.reused.fetch_add(count as u64, Ordering::Release);
-        Ok(count)
+        self.heeding_failed_syncs(self.log.reuse_freed(wait)).map_err(|error| self.explain(error))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::small_options;
-    use super::{Need, Search};
+    use super::{Need, Search, TakeBack, Turn};
     use crate::{KeyspaceHandle, Kind, Options, Store};
-    use std::sync::Barrier;
+    use hither_topology::Topology;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Barrier};
     use std::time::Duration;
 
     /// For a write that would wait for ever.
@@ -248,13 +255,13 @@ mod tests {
         (0..600).for_each(|key| put(key).map(drop).unwrap());
         let core = &store.core;
         core.reclaim().unwrap();
-        assert!(core.log.has_retiring() && !core.log.awaits_readers(), "freed, and kept");
+        assert!(core.log.has_retiring(None) && !core.log.awaits_readers(None), "freed, and kept");
         (1000..).find(|&key| put(key).is_err()).unwrap();
         assert!(core.need_of_space(0) == Need::Any && core.log.room(0).left() < guards.len() as u64);
         assert!(!core.make_space(&mut { ASKED }).unwrap(), "nobody is at it");
         drop(guards);
         put(5000).unwrap();
-        assert!(!core.log.has_retiring());
+        assert!(!core.log.has_retiring(None));
     }
 
     /// Regression: a write that found no space waited for readers to end, and for a check of the whole store, however
@@ -289,6 +296,40 @@ mod tests {
             });
             assert!(store.reclaim().unwrap() > 0, "now it is there");
             put(0).unwrap();
+        }
+    }
+
+    /// Found by reading: what was handed on to writers of other nodes passed for space on the node that a write had found
+    /// full. It neither went elsewhere nor was refused.
+    #[test]
+    fn what_is_freed_on_another_node_is_no_space_on_this_one() {
+        for spill in [true, false] {
+            let topology = Arc::new(Topology::emulated(2));
+            topology.bind_current_thread(0).unwrap();
+            let store = Store::open(Options { topology: Some(topology.clone()), spill, ..small() }).unwrap();
+            let (keyspace, core) = (store.create_keyspace("keys", Kind::Hash).unwrap(), &store.core);
+            let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 8])).map(drop).unwrap();
+            (0..).take_while(|_| core.log.bytes_for_puts(0) > 0).for_each(put);
+            topology.bind_current_thread(1).unwrap();
+            (0..2).for_each(|_| (1 << 40..(1 << 40) + 4_000).for_each(put));
+            core.seal(TakeBack::All).unwrap();
+            // Its readers keep it until they end.
+            let (begun, ends) = (Barrier::new(2), Barrier::new(2));
+            let freed = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _pin = hither_sync::epoch::pin();
+                    begun.wait();
+                    ends.wait();
+                });
+                begun.wait();
+                let freed = core.collect(Some(1), Need::Some, Turn::Round);
+                ends.wait();
+                freed
+            });
+            assert!(freed.unwrap() > 0 && core.log.has_retiring(Some(1)) && !core.log.has_retiring(Some(0)));
+            topology.bind_current_thread(0).unwrap();
+            let mut search = { ASKED };
+            assert_eq!((core.make_space(&mut search).unwrap(), search.node), (spill, usize::from(spill)));
         }
     }
 

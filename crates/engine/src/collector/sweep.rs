@@ -148,8 +148,8 @@ impl Core {
                 // The rest of an earlier sweep is about older tombstones only.
                 *rest = None;
             }
-            let reused = done.reused.load(Ordering::Acquire);
-            let is_enough = || matches!(turn, Turn::Pass(end) if done.reused.load(Ordering::Acquire) != reused || is_over(end));
+            let before = self.log.handed_on(node);
+            let is_enough = || matches!(turn, Turn::Pass(end) if self.log.handed_on(node) != before || is_over(end));
             let between = |took: Duration| {
                 self.between_sweeps(due, turn, took)?;
                 Ok(if is_enough() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })

@@ -327,7 +327,7 @@ fn a_victim_is_back_before_its_pass_counts_as_ended() {
         });
         while !ended.load(Ordering::Relaxed) {
             let _none_begins = begins.lock();
-            while log.passes_in_progress() > 0 {
+            while log.passes_in_progress(None) > 0 {
                 std::thread::yield_now();
             }
             assert!(log.begin_pass(&victim, Tombstones::Swept).unwrap().is_some(), "the victim is not among the full segments");

@@ -107,7 +107,7 @@ fn end_beside_a_drop(collector: CollectorKind) -> bool {
             std::thread::yield_now();
         }
         core.collect(None, Need::Some, Turn::Round).unwrap();
-        if !core.log.has_retiring() {
+        if !core.log.has_retiring(None) {
             // Nothing was emptied during the drop.
             dropping.join().unwrap();
             return false;

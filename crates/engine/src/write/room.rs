@@ -64,9 +64,9 @@ impl Core {
         // What the last attempt noted does not concern the next write.
         WANTED.set(0);
         let outcome = self.heeding_failed_syncs(outcome);
-        if outcome.is_err() && !epoch::is_pinned() && !crate::sweeps::is_sweeping() {
-            // Left to here: the thread that found the failure may have held locks, as a sweep does, and there may be no
-            // background thread.
+        if outcome.is_err() && self.committer.nobody_else_calls_back() && !epoch::is_pinned() && !crate::sweeps::is_sweeping() {
+            // Left to here: the thread that found a failed sync may have held locks, as a sweep does, and there may be no
+            // background thread. Other callbacks are the business of that thread: the caller may hold locks of its own.
             self.committer.call_back();
         }
         outcome
@@ -83,7 +83,9 @@ impl Core {
             if bound {
                 self.room_to_live()?;
             }
-            return share_segments(attempt);
+            let node = self.log.local_node();
+            let node = if self.spill { self.log.roomiest(node) } else { node };
+            return self.log.write_to(node, || share_segments(attempt));
         }
         // Needs a limit, because others can take the space that is made, again and again. Near the limit of the store a
         // collector needs most of what it frees, so many rounds may pass before something is left.
@@ -230,6 +232,21 @@ mod tests {
         }
         assert!(wanted >= least && wanted <= least + least / 3 + 2 * segment, "{wanted}");
         assert_eq!(store.core.wanted_now(0, 1 << 20, 0), 0);
+    }
+
+    /// Found by reading: a write inside the closure of a read was refused where its own node was full, though another
+    /// one had room.
+    #[test]
+    fn a_write_inside_a_read_goes_where_there_is_room() {
+        let store = open(2);
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        store.write_wait(&keyspace, b"read", Some(b"value")).unwrap();
+        // Half as much again as one node holds.
+        for key in 0..1_400u64 {
+            let put = || store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 468]));
+            store.get_with(&keyspace, b"read", |_| put()).unwrap().unwrap().unwrap();
+        }
+        assert!(store.stats().pools.iter().all(|pool| pool.usage.live_bytes > 200_000), "{:?}", store.stats().pools);
     }
 
     #[test]
