@@ -32,9 +32,13 @@ mod tests {
     #[test]
     fn warming_leaves_nothing_behind() {
         warm(0);
-        let before = anonymous_bytes().expect("a number");
-        warm(64 << 20);
-        assert!(anonymous_bytes().expect("a number") < before + (32 << 20));
+        // Other tests allocate meanwhile.
+        let leaves_nothing = |_| {
+            let before = anonymous_bytes().expect("a number");
+            warm(64 << 20);
+            anonymous_bytes().expect("a number") < before + (32 << 20)
+        };
+        assert!((0..10).any(leaves_nothing));
     }
 
     #[test]

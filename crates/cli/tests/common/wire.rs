@@ -11,6 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// Long enough for whatever ends at all: a sync can take long where much else is written.
+pub const FOR_EVER: Duration = Duration::from_secs(200);
+
 /// The log of a server.
 #[derive(Clone)]
 enum Log {
@@ -112,7 +115,7 @@ impl Server {
         let child = command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.expect("redis-server is needed to compare with: `cargo xtask setup` installs it");
         let mut server = Server { child, port, log: Log::File(log) };
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + FOR_EVER;
         while !server.log.text().contains("Ready to accept connections") {
             if server.child.try_wait().unwrap().is_some() {
                 let said = server.log.text();
@@ -127,7 +130,7 @@ impl Server {
 
     /// A new connection; waits until the server takes it.
     pub fn client(&self) -> Client {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + FOR_EVER;
         loop {
             match Client::connect(self.port) {
                 Ok(client) => return Client { id: self.id(), log: self.log.clone(), ..client },
@@ -153,7 +156,7 @@ impl Server {
     /// Waits until the log has a line that contains all parts.
     #[track_caller]
     pub fn expect_log(&self, parts: &[&str]) {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + FOR_EVER;
         while !self.log.text().lines().any(|line| parts.iter().all(|part| line.contains(part))) {
             assert!(Instant::now() < end, "no line with {parts:?} in:\n{}", self.log.text());
             std::thread::sleep(Duration::from_millis(10));
@@ -203,7 +206,7 @@ impl Client {
     pub fn connect(port: u16) -> std::io::Result<Client> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.set_read_timeout(Some(FOR_EVER))?;
         Ok(Client { stream, buffer: Vec::new(), id: 0, log: Log::Unknown })
     }
 

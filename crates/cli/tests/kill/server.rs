@@ -11,13 +11,16 @@ use crate::common::wire::{Client, Random, Server, push, seed, text};
 use hither_resp::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const WRITERS: usize = 4;
 /// Rounds per pipeline.
 const PIPELINE: u64 = 8;
 /// Replies per round.
 const REPLIES: u64 = 8;
+/// More rounds than this are acknowledged before each kill.
+const LEAST: u64 = 20;
 
 #[test]
 fn on_file() {
@@ -46,39 +49,44 @@ fn kills_under_load(store: &Store) {
     for kill in 0..kills {
         let server = Server::start(store, &[]);
         verify(&mut server.client(), &mut known, &format!("before kill {kill}"));
-        let before: u64 = known.iter().map(|known| known.acknowledged).sum();
+        let acknowledged = AtomicU64::new(0);
         std::thread::scope(|scope| {
             let writers: Vec<_> = known
                 .iter()
                 .enumerate()
                 .map(|(writer, known)| {
                     let mut client = server.client();
-                    let mut known = *known;
+                    let (mut known, acknowledged) = (*known, &acknowledged);
                     scope.spawn(move || {
-                        write(&mut client, writer, &mut known);
+                        write(&mut client, writer, &mut known, acknowledged);
                         known
                     })
                 })
                 .collect();
             std::thread::sleep(Duration::from_millis(50 + random.below(400) as u64));
+            // Where each sync takes long, the first replies do.
+            let end = Instant::now() + Duration::from_secs(60);
+            while acknowledged.load(Ordering::Relaxed) <= LEAST && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1 + random.below(20) as u64));
+            }
             server.kill();
             killed += 1;
             for (known, writer) in known.iter_mut().zip(writers) {
                 *known = writer.join().unwrap();
             }
         });
-        progress += known.iter().map(|known| known.acknowledged).sum::<u64>() - before;
+        progress += acknowledged.into_inner();
     }
     println!("HITHER_COUNT kill_runs 1\nHITHER_COUNT kills {killed}");
-    assert!(progress > 20 * kills as u64, "only {progress} rounds were acknowledged: the kills met no load");
+    assert!(progress > LEAST * kills as u64, "only {progress} rounds were acknowledged: the kills met no load");
     let server = Server::start(store, &[]);
     verify(&mut server.client(), &mut known, "at the end");
     assert_eq!(server.terminate(), 0);
     store.run(&["check"]).done();
 }
 
-/// Writes rounds until the connection ends.
-fn write(client: &mut Client, writer: usize, known: &mut Known) {
+/// Writes rounds until the connection ends, and counts those that all writers got acknowledged.
+fn write(client: &mut Client, writer: usize, known: &mut Known, acknowledged: &AtomicU64) {
     loop {
         let mut out = Vec::new();
         for round in known.sent..known.sent + PIPELINE {
@@ -105,6 +113,7 @@ fn write(client: &mut Client, writer: usize, known: &mut Known) {
                 }
             }
             known.acknowledged += 1;
+            acknowledged.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -186,7 +186,7 @@ fn several_threads_grow_a_keyspace_and_end() {
         let file = store.path("input");
         write(&file, &input);
         let load = ["load", "--kind", kind, "--threads", "6", "--durability", "process", file.to_str().unwrap()];
-        store.run_within(&load, Duration::from_secs(60));
+        store.run_within(&load, Duration::from_secs(200));
         assert_eq!(store.run(&["keyspaces", "--json"]).done().document()[0]["keys"], 400_000, "{kind}");
     }
 }

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use hither_index::Ref;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     fn batch(entries: usize) -> Batch {
         let mut batch = Batch::default().start(false);
@@ -271,12 +271,17 @@ mod tests {
     #[test]
     fn a_dropped_batch_is_waited_for_if_it_was_begun_and_taken_back_if_not() {
         let queue = Queue::default();
-        let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        let [begun, taken_back, ended] = [const { AtomicBool::new(false) }; 3];
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 queue.serve(|batch| {
                     assert_eq!(batch.len(), 1, "the second was taken back");
                     begun.store(true, Ordering::Release);
+                    // If taking back waits for this batch, nobody says that it is done.
+                    let end = Instant::now() + Duration::from_secs(60);
+                    while !taken_back.load(Ordering::Acquire) && Instant::now() < end {
+                        std::thread::yield_now();
+                    }
                     std::thread::sleep(Duration::from_millis(30));
                     ended.store(true, Ordering::Release);
                 })
@@ -288,6 +293,7 @@ mod tests {
             }
             drop(submit(&queue, 2));
             assert!(!ended.load(Ordering::Acquire), "taking back does not wait");
+            taken_back.store(true, Ordering::Release);
             drop(first);
             assert!(ended.load(Ordering::Acquire));
             queue.close();

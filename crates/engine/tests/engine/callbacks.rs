@@ -233,7 +233,7 @@ fn a_chain_of_callbacks_keeps_no_stranger() {
         }
         return_.send(()).unwrap();
     });
-    let outcome = returned.recv_timeout(Duration::from_secs(30));
+    let outcome = returned.recv_timeout(Duration::from_secs(200));
     goes_on.store(false, Ordering::Relaxed);
     receive(&told);
     outcome.expect("it runs callbacks of others for ever");

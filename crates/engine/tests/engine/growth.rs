@@ -38,11 +38,16 @@ fn open(options: Options) -> Store {
     Store::open(options).unwrap()
 }
 
-/// Rests for as long as collectors need to free what a round takes, however busy the processors are.
+/// Rests for as long as collectors need to free what a round takes, however busy processors and disk are: until no more
+/// than half of the store is garbage.
 fn let_collectors_catch_up(store: &Store) {
     let end = Instant::now() + Duration::from_secs(20);
+    let lags = || {
+        let usage = &store.stats().pools[0].usage;
+        usage.free < 6 || 2 * usage.dead_bytes > usage.segments * SEGMENT
+    };
     std::thread::sleep(Duration::from_millis(5));
-    while store.stats().pools[0].usage.free < 6 && Instant::now() < end {
+    while lags() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
 }

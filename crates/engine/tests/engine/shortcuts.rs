@@ -4,6 +4,7 @@
 use crate::common;
 use crate::common::Random;
 use hither_engine::{Batch, CheckpointMode, CollectionStats, CollectorKind, KeyspaceHandle, Kind, Options, OrderedKind, Store};
+use hither_pmem::Randomness;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -162,9 +163,15 @@ fn a_restart_forgets_shortcuts() {
         (moved_entries, shortcut_hits, shortcut_sibling_hits, shortcut_fallbacks)
     };
     let mut model = Model::new();
+    // By random numbers of the system, two openings would have the same number once in 65,535 times.
+    let mut openings = 0;
     for (index, kept) in [(OrderedKind::BTree, false), (OrderedKind::Learned, true), (OrderedKind::BTree, true)] {
         let checkpoints = if kept { CheckpointMode::Auto } else { CheckpointMode::Off };
-        let reopen = || Store::open(Options { checkpoints, ..options(Some(dir.path()), index) }).unwrap();
+        let mut reopen = || {
+            openings += 1;
+            let random = Randomness::seeded(openings);
+            Store::open(Options { checkpoints, random, ..options(Some(dir.path()), index) }).unwrap()
+        };
         let store = reopen();
         let keyspace = store.open_keyspace("k").unwrap_or_else(|| store.create_keyspace("k", Kind::Ordered).unwrap());
         fill(&store, &keyspace, &mut model);
@@ -173,7 +180,6 @@ fn a_restart_forgets_shortcuts() {
         let store = reopen();
         let keyspace = store.open_keyspace("k").unwrap();
         let (moved, hits, siblings, fallbacks) = collect(&store);
-        // Two openings have the same number once in 65,535 times.
         assert!(moved > 500 && (hits, siblings, fallbacks) == (0, 0, 0), "{moved} {hits} {siblings} {fallbacks}");
         assert_all(&store, &keyspace, &model, 9000);
         fill(&store, &keyspace, &mut model);

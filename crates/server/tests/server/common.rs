@@ -122,6 +122,9 @@ pub fn skipped(why: &str) {
 }
 
 /// A server of two threads, in memory.
+/// Long enough for whatever ends at all: a sync can take long where much else is written.
+pub const FOR_EVER: Duration = Duration::from_secs(200);
+
 pub fn start() -> Server {
     start_with(Config { threads: 2, ..Config::default() })
 }
@@ -134,7 +137,7 @@ pub fn start_with(config: Config) -> Server {
 /// A connection to the server.
 pub fn connect(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(server.address()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(FOR_EVER)).unwrap();
     stream
 }
 
@@ -181,7 +184,7 @@ pub fn say(stream: &mut TcpStream, line: &str) -> String {
 /// Waits until something holds.
 #[track_caller]
 pub fn until(holds: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + FOR_EVER;
     while !holds() {
         assert!(Instant::now() < end, "it does not come to that");
         std::thread::sleep(Duration::from_millis(2));

@@ -10,7 +10,6 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 const EIO: i32 = 5;
 
@@ -31,7 +30,7 @@ struct Client {
 impl Client {
     fn of(server: &Server) -> Client {
         let stream = TcpStream::connect(server.address()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(crate::common::FOR_EVER)).unwrap();
         Client { stream, buffer: Vec::new() }
     }
 

@@ -1,7 +1,7 @@
 //! Commands that wait: first through sessions, where the test controls every step, then through a whole server.
 
 use crate::common;
-use crate::common::{Client, Stop, connect, receive, say, send, shared, start, until, until_waiting};
+use crate::common::{Client, FOR_EVER, Stop, connect, receive, say, send, shared, start, until, until_waiting};
 use hither::Db;
 use hither_resp::Value;
 use hither_server::{Config, Server, Shared};
@@ -205,7 +205,7 @@ fn what_is_written_without_a_reply_is_synced_although_its_client_has_gone() {
         let mut stream = connect(&server);
         stream.write_all(format!("CLIENT REPLY OFF\r\nSET key {number}\r\n").as_bytes()).unwrap();
         drop(stream);
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + FOR_EVER;
         while db.stats().commit_groups == before {
             assert!(Instant::now() < end, "the write of client {number} is not synced");
             std::thread::sleep(Duration::from_micros(100));
@@ -277,18 +277,28 @@ fn time_runs_out_and_clients_hang_up() {
     assert_eq!(receive(&mut a, 2), ["!UNBLOCKED client unblocked via CLIENT UNBLOCK", "PONG"]);
     assert_eq!(say(&mut operator, &format!("CLIENT KILL ID {other}")), "1");
     until_waiting(&server, 0);
-    send(&mut a, "BZPOPMIN x 0.1");
+    send(&mut a, "BZPOPMIN x 1");
     until_waiting(&server, 1);
     assert_eq!(say(&mut operator, "CLIENT PAUSE 60000 WRITE"), "OK");
-    std::thread::sleep(Duration::from_millis(250));
+    std::thread::sleep(Duration::from_millis(1_150));
     assert_eq!(say(&mut operator, "CLIENT UNPAUSE"), "OK");
     assert_eq!(receive(&mut a, 1), ["nil"]);
-    // The end of the server does not wait for waiting clients.
-    send(&mut a, "BZPOPMIN x 0");
-    until_waiting(&server, 1);
-    let began = Instant::now();
     server.stop();
-    assert!(began.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn a_stop_does_not_wait_for_waiting_clients() {
+    // A busy machine may make one stop last as long as one that waits.
+    let stops_at_once = |_| {
+        let server = start();
+        let mut client = connect(&server);
+        send(&mut client, "BZPOPMIN x 0");
+        until_waiting(&server, 1);
+        let began = Instant::now();
+        server.stop();
+        began.elapsed() < Duration::from_secs(2)
+    };
+    assert!((0..5).any(stops_at_once));
 }
 
 #[test]

@@ -193,7 +193,10 @@ mod tests {
     fn updates_do_not_end_at_the_size_of_the_log() {
         let runner = Runner::new(&[], None).unwrap();
         let request = Request { minutes: 3, ..Request::small(runner, 1_000, Index::Ordered) };
-        let done = run_endless(&request, Duration::from_millis(100), 4 << 20).unwrap();
+        // On a busy machine there may be few updates in short minutes.
+        let run = |millis| run_endless(&request, Duration::from_millis(millis), 4 << 20).unwrap();
+        let met_enough = |done: &Endless| done.segments_collected > 0 && done.minutes.iter().all(|updates| *updates > 0.0);
+        let done = [100, 1_000].into_iter().map(run).find(met_enough).unwrap_or_else(|| run(10_000));
         assert_eq!(done.minutes.len(), 3);
         assert!(done.segments_collected > 0, "more was written than there is room for");
         assert!(done.minutes.iter().all(|updates| *updates > 0.0));

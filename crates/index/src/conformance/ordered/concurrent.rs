@@ -5,6 +5,7 @@ use super::{delete, put, show};
 use crate::{OrderedIndex, Ref, SortedPiece, Start};
 use hither_sync::epoch;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 
 /// Makes a test's keys from numbers.
 type Maker = fn(u64) -> Vec<u8>;
@@ -485,8 +486,13 @@ pub fn nobody_is_shut_out<I: OrderedIndex>(make: impl Fn() -> I) {
             continue;
         }
         claimed += 1;
+        let (come, has_come) = channel();
         std::thread::scope(|scope| {
-            scope.spawn(|| put(&index, &log, &neighbour));
+            scope.spawn(|| {
+                come.send(()).expect("the test is waiting");
+                put(&index, &log, &neighbour)
+            });
+            has_come.recv().expect("the thread runs");
             // Long enough for the other thread to reach the place, whatever else the machine does.
             std::thread::sleep(std::time::Duration::from_millis(5));
             index.install_locked(located.token, hashed, located.candidate, log.append(&hot), &log);

@@ -20,6 +20,15 @@ fn with_clients<const N: usize>() -> (Arc<Shared>, Core, [net::TcpStream; N]) {
     (shared, core, clients)
 }
 
+/// Sends `bytes` to the loop's connection in this slot, and waits until they have arrived.
+fn send(core: &Core, slot: usize, client: &mut net::TcpStream, bytes: &[u8]) {
+    client.write_all(bytes).unwrap();
+    let stream = &core.connections[slot].as_ref().unwrap().channel.stream;
+    while stream.peek(&mut [0]).is_err() {
+        std::thread::yield_now();
+    }
+}
+
 /// Longer than a turn.
 const SLOW: &[u8] = b"DEBUG SLEEP 0.021\r\n";
 
@@ -27,7 +36,7 @@ const SLOW: &[u8] = b"DEBUG SLEEP 0.021\r\n";
 #[test]
 fn who_always_has_something_to_run_has_one_turn_in_a_round() {
     let (shared, mut core, [mut client]) = with_clients();
-    client.write_all(&SLOW.repeat(10)).unwrap();
+    send(&core, 0, &mut client, &SLOW.repeat(10));
     for round in 1..4 {
         core.note(0, true, false);
         core.serve();
@@ -39,8 +48,8 @@ fn who_always_has_something_to_run_has_one_turn_in_a_round() {
 #[test]
 fn slow_commands_of_one_client_let_others_have_their_turns() {
     let (shared, mut core, [mut slow, mut other]) = with_clients();
-    slow.write_all(&[&SLOW.repeat(3)[..], b"PING\r\n"].concat()).unwrap();
-    other.write_all(b"PING\r\n").unwrap();
+    send(&core, 0, &mut slow, &[&SLOW.repeat(3)[..], b"PING\r\n"].concat());
+    send(&core, 1, &mut other, b"PING\r\n");
     core.note(0, true, false);
     core.note(1, true, false);
     // No further event reports what was read and has not run.
@@ -60,7 +69,7 @@ fn slow_commands_of_one_client_let_others_have_their_turns() {
 #[test]
 fn a_stop_ends_turns() {
     let (shared, mut core, [mut client]) = with_clients();
-    client.write_all(&b"PING\r\n".repeat(3)).unwrap();
+    send(&core, 0, &mut client, &b"PING\r\n".repeat(3));
     shared.stopping.store(true, Ordering::Release);
     core.note(0, true, false);
     core.serve();
