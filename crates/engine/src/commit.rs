@@ -233,7 +233,7 @@ impl Committer {
 
     /// Whether callbacks may be ready that no other thread runs.
     pub fn nobody_else_calls_back(&self) -> bool {
-        self.is_alone() || self.state.lock().error.is_some()
+        self.is_alone() || !self.in_background.any() && self.state.lock().error.is_some()
     }
 
     /// Runs `f`, a background loop that runs callbacks from time to time.

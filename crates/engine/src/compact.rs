@@ -112,7 +112,7 @@ impl Core {
         // Segments that are being filled can be emptied, too.
         self.log.close_open(self.collector.tombstones(), worth);
         self.seal(TakeBack::All)?;
-        self.reuse_freed(Wait::No)?;
+        let mut unusable = self.reuse_what_can_be(Wait::No)?;
         self.sweep_all()?;
         // Tombstones wait for a checkpoint that is newer than they are. Without one they stay, and the rest can be
         // emptied.
@@ -130,7 +130,7 @@ impl Core {
                 }
                 freed => freed? as u64,
             };
-            self.reuse_freed(Wait::Yes)?;
+            unusable = self.reuse_what_can_be(Wait::Yes)?;
             done += freed;
             if on_progress(CompactProgress { done, expected: (expected as u64).max(done) }).is_break() {
                 return damage.map_or(Ok(false), Err);
@@ -141,7 +141,7 @@ impl Core {
         }
         match taken {
             Err(Error::DiskFull(what)) => Err(Error::DiskFull(format!("the store was compacted but for deletes, which stay: {what}"))),
-            taken => taken.and(damage.map_or(Ok(true), Err)),
+            taken => taken.and(damage.or(unusable).map_or(Ok(true), Err)),
         }
     }
 }

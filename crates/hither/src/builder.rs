@@ -110,9 +110,9 @@ impl Builder {
     /// the open segments.
     ///
     /// What counts there are lengths of keys and values. An overwrite may still take more room than the old entry: a
-    /// time to live, or being one of several operations of a batch, takes 8 to 16 bytes more, and so does any other
-    /// value in the place of one of eight bytes behind a key of eight. Where entries are that short, such overwrites can
-    /// exceed the limit by half; leave room for that.
+    /// time to live, being one of several operations of a batch, and a value of another length in the place of one of
+    /// eight bytes behind a key of eight take 8 to 24 bytes more. Where entries are that short (32 bytes), such
+    /// overwrites can lead to nearly twice as much; leave room for that.
     pub fn utilization(mut self, percent: u32) -> Self {
         self.options.utilization = Some(percent);
         self

@@ -147,8 +147,8 @@ pub struct Parts<'a> {
     pub batch: Option<BatchTag>,
     /// The word of a [`shortcut`], or 0. Entries without a length word carry none.
     pub shortcut: u64,
-    /// The entry belongs to a batch that deletes and takes no more space than it gives back, so it may use the space
-    /// that is kept for deletes. Not a part of the entry.
+    /// The entry belongs to a batch that deletes and surely takes no more space than it gives back, so it may use the
+    /// space that is kept for deletes. Not a part of the entry.
     pub frees: bool,
 }
 

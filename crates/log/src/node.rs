@@ -49,7 +49,8 @@ pub(crate) struct NodePool {
     pub zeroing: Mutex<()>,
     /// Number of segments in state Retiring.
     pub retiring: AtomicU64,
-    /// How many of them all readers had left at the last look, but value guards still pinned: for how long is unknown.
+    /// How many of them all readers had left at the last look, but value guards still pinned, or could not be zeroed: for
+    /// how long is unknown.
     pub pinned: AtomicU64,
     /// Number of freed segments that were handed on to writers since the store was opened; a run counts once.
     pub handed_on: AtomicU64,

@@ -164,25 +164,27 @@ mod tests {
     #[test]
     fn others_are_waited_for() {
         let (log, failpoints) = failing(None);
-        let fail_always = || failpoints.arm("zero", FailAt { skip: 0, count: 1, errno: 5 });
         freed(&log, 1);
-        fail_always();
+        fail_next(&failpoints);
         assert!(log.reuse_freed(Wait::Yes).is_err() && log.has_retiring(None) && !log.awaits_readers(None));
         let (begun, has_begun) = std::sync::mpsc::channel();
-        let (ends, may_end) = std::sync::mpsc::channel::<()>();
+        // It fails in the first look, while there is a reader, and in the second.
+        let first_look = failpoints.reached("zero") + 1;
         std::thread::scope(|scope| {
-            scope.spawn(move || {
+            scope.spawn(|| {
                 let _pin = hither_sync::epoch::pin();
                 begun.send(()).expect("the test waits");
-                // Long enough for the first look, and no error if it is not.
-                let _ = may_end.recv_timeout(std::time::Duration::from_millis(50));
+                let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+                while failpoints.reached("zero") < first_look && std::time::Instant::now() < end {
+                    std::thread::yield_now();
+                }
             });
             has_begun.recv().expect("the reader reads");
             freed(&log, 1);
-            fail_always();
-            assert!(log.reuse_freed(Wait::Yes).expect("the other one") > 0);
-            drop(ends);
+            failpoints.arm("zero", FailAt { skip: 0, count: 2, errno: 5 });
+            assert_eq!(log.reuse_freed(Wait::Yes).expect("the other one"), 1);
         });
+        assert!(log.has_retiring(None));
     }
 
     #[test]

@@ -67,8 +67,8 @@ impl Log {
         self.pools_of(node).iter().any(|pool| pool.retiring.load(Ordering::Relaxed) > 0)
     }
 
-    /// Whether some freed segment of `node`, or of any node, waits for readers, and not only for value guards, as far as
-    /// is known.
+    /// Whether some freed segment of `node`, or of any node, waits for readers, and not only for value guards or because
+    /// it cannot be zeroed, as far as is known.
     pub fn awaits_readers(&self, node: Option<usize>) -> bool {
         self.pools_of(node).iter().any(|pool| pool.awaiting_readers() > 0)
     }
@@ -98,7 +98,8 @@ impl Log {
     }
 
     /// Hands freed segments whose readers have left on to the writers. Returns how many. Waits for readers as `wait`
-    /// says, but never inside an epoch pin.
+    /// says, but never inside an epoch pin. An error of a segment that cannot be zeroed is returned only if no other one
+    /// is to be had, or if it ends all writing.
     pub fn reuse_freed(&self, wait: Wait) -> Result<usize> {
         if !self.has_retiring(None) {
             return Ok(0);
@@ -318,7 +319,8 @@ impl NodePool {
         }
     }
 
-    /// Freed segments that wait for their readers. They will be free soon, unlike those that value guards pin.
+    /// Freed segments that wait for their readers. They will be free soon, unlike those that value guards pin or that
+    /// cannot be zeroed.
     pub(crate) fn awaiting_readers(&self) -> u64 {
         self.retiring.load(Ordering::Relaxed).saturating_sub(self.pinned.load(Ordering::Relaxed))
     }

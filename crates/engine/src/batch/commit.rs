@@ -335,7 +335,8 @@ impl Commit<'_> {
     /// Whether the batch deletes something, and gives back at least the bytes that its entries take. In a full store it
     /// then proceeds as a delete does. Its tombstones do not count: they can be collected.
     ///
-    /// What entries take is an upper bound, except where versions are written out. By an estimate, a batch of a delete
+    /// What entries take is an upper bound, except where versions are written out, and but for the gaps beside long ones.
+    /// So a batch that only replaces entries by others of their lengths does not free anything. By an estimate, a batch of a delete
     /// and many overwrites might take more than it gives back; a few of those would use up what is kept for deletes, and
     /// nothing could be deleted any more.
     #[inline(always)]
@@ -346,7 +347,8 @@ impl Commit<'_> {
     #[cold]
     fn gives_back(&self, default_expiry_ms: u64) -> bool {
         let (core, batch, segment) = (self.core, self.batch, self.core.log.pool(0).segment_bytes());
-        let whole = |bytes: u64| if bytes > segment { bytes.next_multiple_of(segment) } else { bytes };
+        // What may be longer than a segment has a run of segments to itself.
+        let whole = |most: u64, bytes: u64| if most > segment { most.next_multiple_of(segment) } else { bytes };
         let (mut taken, mut given) = (0, 0);
         for member in &*self.members {
             let (operation, key) = (&member.operation, member.key(batch).bytes);
@@ -355,14 +357,15 @@ impl Commit<'_> {
                     key,
                     value,
                     expiry_ms: if operation.expiry_ms != 0 { operation.expiry_ms } else { default_expiry_ms },
-                    batch: (self.members.len() > 1).then_some(BatchTag { size: 2, index: 0 }),
+                    batch: Some(BatchTag { size: 2, index: 0 }),
                     shortcut: u64::from(core.shortcuts.may_have(key.len() + value.len())),
                     ..Parts::EMPTY
                 };
-                taken += whole(parts.size(parts.keyspace, parts.version) + NAME_BYTES);
+                taken += whole(parts.max_size(), parts.size(parts.keyspace, parts.version) + NAME_BYTES);
             }
             if member.candidate.is_some() && (member.verified || core.log.key_matches(member.candidate.0, key)) {
-                given += whole(core.log.size_of(member.candidate.0));
+                let bytes = core.log.size_of(member.candidate.0);
+                given += whole(bytes, bytes);
             }
         }
         taken <= given

@@ -349,24 +349,16 @@ impl Core {
             let is_short = || self.log.room_to_move(node).fresh < FEW * self.log.pool(node).segment_bytes();
             if emptied.len() == PASSES_PER_REUSE || is_short() {
                 freed += self.free_victims(std::mem::take(&mut emptied))?;
-                unusable = unusable.or(self.reuse_what_can_be(wanted)?);
+                unusable = unusable.or(self.reuse_what_can_be(wanted.wait())?);
             }
         }
         freed += self.free_victims(emptied)?;
-        unusable = unusable.or(self.reuse_what_can_be(wanted)?);
+        unusable = unusable.or(self.reuse_what_can_be(wanted.wait())?);
         // A collection by hand reports the damage. A write that needs space has nothing to do with it.
-        match damage.filter(|_| wanted.node.is_none()).or(unusable.filter(|_| freed == 0)) {
+        let damage = damage.filter(|_| wanted.node.is_none());
+        match damage.or(unusable.filter(|_| freed == 0 && !matches!(wanted.turn, Turn::Pass(_)))) {
             Some(error) => Err(error),
             None => Ok(freed),
-        }
-    }
-
-    /// Hands freed segments on. Returns the error of a segment that cannot be used again; where others can, that is no
-    /// reason to end a collection.
-    fn reuse_what_can_be(&self, wanted: &Wanted) -> Result<Option<crate::Error>> {
-        match self.reuse_freed(wanted.wait()) {
-            Err(error) if !self.committer.refuses() => Ok(Some(error)),
-            outcome => outcome.map(|_| None),
         }
     }
 

@@ -7,7 +7,7 @@
 
 use super::sweep::Due;
 use super::{LAST_GAIN, Need, Stopwatch, Turn, is_over};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::Core;
 use hither_log::{Claim, TakeBack, Tombstones, Wait};
 use std::sync::atomic::Ordering;
@@ -108,8 +108,9 @@ impl Core {
         };
         // The tombstones that this makes free to go leave with the next collection.
         self.sweep_all()?;
-        self.reuse_freed(Wait::Yes)?;
-        damage.map_or(Ok((self.log.handed_on(None) - before) as usize), Err)
+        let unusable = self.reuse_what_can_be(Wait::Yes)?;
+        let handed_on = (self.log.handed_on(None) - before) as usize;
+        damage.or(unusable.filter(|_| handed_on == 0)).map_or(Ok(handed_on), Err)
     }
 
     /// Seals full segments, so that they can be collected.
@@ -132,9 +133,13 @@ impl Core {
         let _stalled = Stopwatch::start(&done.stall_nanos);
         let others = if self.spill { self.log.nodes() - 1 } else { 0 };
         let is_last = search.vain >= others;
-        if self.make_space_on(search.node, is_last, search.next_end())? {
-            search.vain = 0;
-            return Ok(true);
+        match self.make_space_on(search.node, is_last, search.next_end()) {
+            Ok(true) => {
+                search.vain = 0;
+                return Ok(true);
+            }
+            Err(error) if is_last || self.committer.refuses() => return Err(error),
+            _ => {}
         }
         if !is_last {
             search.vain += 1;
@@ -174,7 +179,7 @@ impl Core {
             std::thread::sleep(Duration::from_millis(1));
         }
         // Where others are still making space, the write decides how long it waits for them. Nobody works on what
-        // guards of values keep.
+        // guards of values keep, or what cannot be zeroed.
         Ok(is_at_it || self.give_up_checkpoint(of_use)?)
     }
 
@@ -200,22 +205,29 @@ impl Core {
     fn reclaim_for(&self, node: usize, end: Option<Instant>) -> Result<bool> {
         // Victims left behind are the best that `Need::Some` would find, or it would find none.
         let first = if self.has_victims_ahead(node, end) { Need::Any } else { Need::Some };
+        let mut unusable = None;
         for (need, then_seal) in [(first, Some(TakeBack::Idle)), (Need::Any, Some(TakeBack::All)), (Need::Last, None)] {
             let before = self.log.handed_on(Some(node));
+            let freed = self.collect(Some(node), need, Turn::Pass(end))?;
+            unusable = unusable.or(self.reuse_what_can_be(Wait::up_to(end))?);
             // Freed segments count, even if another thread hands them on.
-            if self.collect(Some(node), need, Turn::Pass(end))? > 0 {
-                self.reuse_freed(Wait::up_to(end))?;
-                return Ok(true);
-            }
-            self.reuse_freed(Wait::up_to(end))?;
-            if self.log.handed_on(Some(node)) != before {
+            if freed > 0 || self.log.handed_on(Some(node)) != before {
                 return Ok(true);
             }
             if let Some(chunks) = then_seal {
                 self.seal(chunks)?;
             }
         }
-        Ok(false)
+        unusable.map_or(Ok(false), Err)
+    }
+
+    /// Hands freed segments on. Returns the error of a segment that cannot be used again: where there are others, that
+    /// is no reason to end what space is made for.
+    pub fn reuse_what_can_be(&self, wait: Wait) -> Result<Option<Error>> {
+        match self.reuse_freed(wait) {
+            Err(error) if !self.committer.refuses() => Ok(Some(error)),
+            outcome => outcome.map(|_| None),
+        }
     }
 
     pub fn reuse_freed(&self, wait: Wait) -> Result<usize> {
@@ -228,6 +240,7 @@ mod tests {
     use super::super::tests::small_options;
     use super::{Need, Search, TakeBack, Turn};
     use crate::{KeyspaceHandle, Kind, Options, Store};
+    use hither_pmem::{FailAt, Failpoints};
     use hither_topology::Topology;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Barrier};
@@ -331,6 +344,30 @@ mod tests {
             let mut search = { ASKED };
             assert_eq!((core.make_space(&mut search).unwrap(), search.node), (spill, usize::from(spill)));
         }
+    }
+
+    /// Found by reading: a segment that could not be zeroed failed a write though another one had just been freed for it.
+    #[test]
+    fn a_segment_that_cannot_be_zeroed_fails_no_write_that_others_serve() {
+        let points = Failpoints::new();
+        let store = Store::open(Options { failpoints: Some(points.clone()), ..small() }).unwrap();
+        let (keyspace, core) = (store.create_keyspace("keys", Kind::Hash).unwrap(), &store.core);
+        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500])).map(drop).unwrap();
+        // A segment holds thirty.
+        (0..800).for_each(put);
+        (600..720).for_each(put);
+        core.seal(TakeBack::All).unwrap();
+        points.arm("zero", FailAt { skip: 0, count: 1, errno: 5 });
+        assert!(core.collect(Some(0), Need::Some, Turn::Round).unwrap() > 1 && core.log.has_retiring(None));
+        // Before that one.
+        (0..120).for_each(put);
+        points.arm("zero", FailAt { skip: 1, count: u64::MAX, errno: 5 });
+        assert!(core.make_space(&mut { ASKED }).unwrap());
+        assert!(points.reached("zero") > 1 && core.log.has_retiring(None));
+        core.reclaim().unwrap_err();
+        points.disarm("zero");
+        core.reclaim().unwrap();
+        assert!(!core.log.has_retiring(None) && store.check().unwrap().is_sound());
     }
 
     /// Regression: a write that found no space removed the checkpoint where some tombstone was newer, though that

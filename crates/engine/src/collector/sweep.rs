@@ -176,7 +176,7 @@ impl Core {
             };
             is_short = true;
             self.collect(Some(node), need, turn)?;
-            self.reuse_freed(Wait::No)?;
+            self.reuse_what_can_be(Wait::No)?;
         }
         if !is_short && due == Due::WithTime {
             std::thread::sleep(took.min(LONGEST_REST));

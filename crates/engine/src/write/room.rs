@@ -64,7 +64,7 @@ impl Core {
         // What the last attempt noted does not concern the next write.
         WANTED.set(0);
         let outcome = self.heeding_failed_syncs(outcome);
-        if outcome.is_err() && self.committer.nobody_else_calls_back() && !epoch::is_pinned() && !crate::sweeps::is_sweeping() {
+        if outcome.is_err() && !epoch::is_pinned() && !crate::sweeps::is_sweeping() && self.committer.nobody_else_calls_back() {
             // Left to here: the thread that found a failed sync may have held locks, as a sweep does, and there may be no
             // background thread. Other callbacks are the business of that thread: the caller may hold locks of its own.
             self.committer.call_back();

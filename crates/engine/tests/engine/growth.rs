@@ -39,9 +39,9 @@ fn open(options: Options) -> Store {
 }
 
 /// Rests for as long as collectors need to free what a round takes, however busy processors and disk are: until no more
-/// than half of the store is garbage.
+/// than half of the store is garbage. Not for so long that nobody seems to write any more: then garbage goes in any case.
 fn let_collectors_catch_up(store: &Store) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_millis(700);
     let lags = || {
         let usage = &store.stats().pools[0].usage;
         usage.free < 6 || 2 * usage.dead_bytes > usage.segments * SEGMENT

@@ -359,7 +359,9 @@ fn deletes_of_absent_keys_use_no_version() {
 fn deletes_of_absent_keys_take_no_space_whatever_is_in_their_places() {
     let store = Store::open(Options { durability: Durability::Process, background: false, ..fenced() }).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-    (0..2_000u64).for_each(|key| drop(store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"value of its own")).unwrap()));
+    for key in 0..2_000u64 {
+        store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"value of its own")).unwrap();
+    }
     let options = WriteOptions { expiry: Some(Expiry::After(Duration::from_secs(3600))), ..WriteOptions::new() };
     let version = || store.write(&keyspace, b"last", Some(b"v"), Condition::None, &options).unwrap().2.version();
     let before = version();

@@ -173,10 +173,16 @@ mod tests {
         let arena = Arena::new();
         let [before, leaf] = [(); 2].map(|()| Gapped(arena.allocate(LEAF_HEAD).publish()));
         before.set_next(leaf.0.address());
-        let ends = AtomicBool::new(false);
+        let [before, after] = [before.0.address(), leaf.0.address()];
+        /// Ends the other thread whatever happens.
+        struct End<'a>(&'a AtomicBool);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let ends = &AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let [before, after] = [before.0.address(), leaf.0.address()];
-            let ends = &ends;
             scope.spawn(move || {
                 // SAFETY: the arena lives longer than the scope.
                 let leaf = Gapped(unsafe { Node::from_address(after) });
@@ -185,12 +191,14 @@ mod tests {
                     leaf.set_previous(before);
                 }
             });
-            let _pin = epoch::pin();
-            for _ in 0..20_000_000 {
-                let found = Learned::<Sound>::lock_previous(leaf).expect("nobody else locks it");
-                assert!(found.is_none_or(|(previous, _lock)| previous.0.address() == before));
+            let _end = End(ends);
+            for _ in 0..2_000 {
+                let _pin = epoch::pin();
+                for _ in 0..10_000 {
+                    let found = Learned::<Sound>::lock_previous(leaf).expect("nobody else locks it");
+                    assert!(found.is_none_or(|(previous, _lock)| previous.0.address() == before));
+                }
             }
-            ends.store(true, Ordering::Relaxed);
         });
     }
 }

@@ -121,10 +121,10 @@ pub fn skipped(why: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("HITHER_COUNT skipped_{why} 1\n").as_bytes());
 }
 
-/// A server of two threads, in memory.
 /// Long enough for whatever ends at all: a sync can take long where much else is written.
 pub const FOR_EVER: Duration = Duration::from_secs(200);
 
+/// A server of two threads, in memory.
 pub fn start() -> Server {
     start_with(Config { threads: 2, ..Config::default() })
 }

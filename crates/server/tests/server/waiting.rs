@@ -288,17 +288,13 @@ fn time_runs_out_and_clients_hang_up() {
 
 #[test]
 fn a_stop_does_not_wait_for_waiting_clients() {
-    // A busy machine may make one stop last as long as one that waits.
-    let stops_at_once = |_| {
-        let server = start();
-        let mut client = connect(&server);
-        send(&mut client, "BZPOPMIN x 0");
-        until_waiting(&server, 1);
-        let began = Instant::now();
-        server.stop();
-        began.elapsed() < Duration::from_secs(2)
-    };
-    assert!((0..5).any(stops_at_once));
+    let server = start();
+    let mut client = connect(&server);
+    send(&mut client, "BZPOPMIN x 0");
+    until_waiting(&server, 1);
+    let began = Instant::now();
+    server.stop();
+    assert!(began.elapsed() < Duration::from_secs(60), "it would wait for ever");
 }
 
 #[test]

@@ -302,26 +302,29 @@ mod tests {
         assert_eq!(out, b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000007\r\n");
     }
 
-    /// Runs a load for longer and longer, until there is an answer: in a moment a busy machine may get none.
-    fn run_until_answered(load: Load) -> Result<Outcome> {
-        let run = |millis| Load { lasts: Duration::from_millis(millis), ..load }.run();
+    /// Loads servers that give this reply, for longer and longer, until there is an answer: in a moment a busy machine may
+    /// give none.
+    fn answer_of(reply: &[u8], ask: Ask) -> Result<Outcome> {
+        let run = |millis| {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let reply = reply.to_vec();
+            std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a client");
+                let mut buffer = [0; 4096];
+                // Requests of 147 bytes arrive whole over loopback, one at a time.
+                while stream.read(&mut buffer).is_ok_and(|count| count > 0) && stream.write_all(&reply).is_ok() {}
+            });
+            Load { address, ask, clients: 1, pipeline: 1, keys: 1, lasts: Duration::from_millis(millis) }.run()
+        };
         let is_answer = |outcome: &Result<Outcome>| !matches!(outcome, Ok(outcome) if outcome.requests == 0);
-        [20, 500].into_iter().map(run).find(is_answer).unwrap_or_else(|| run(10_000))
+        [50, 500].into_iter().map(run).find(is_answer).unwrap_or_else(|| run(10_000))
     }
 
     #[test]
     fn a_server_that_answers_is_counted_and_one_that_refuses_is_an_error() {
         for (reply, good) in [(&b"+OK\r\n"[..], true), (b"-NO\r\n", false)] {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-            let address = listener.local_addr().expect("an address");
-            std::thread::spawn(move || {
-                let (mut stream, _) = listener.accept().expect("a client");
-                let mut buffer = [0; 4096];
-                // Requests of 147 bytes arrive whole over loopback, one at a time.
-                while stream.read(&mut buffer).is_ok_and(|count| count > 0) && stream.write_all(reply).is_ok() {}
-            });
-            let load = Load { address, ask: Ask::Set, clients: 1, pipeline: 1, keys: 10, lasts: Duration::ZERO };
-            assert_eq!(run_until_answered(load).is_ok_and(|outcome| outcome.requests > 0 && outcome.rate > 0.0), good);
+            assert_eq!(answer_of(reply, Ask::Set).is_ok_and(|outcome| outcome.requests > 0 && outcome.rate > 0.0), good);
         }
     }
 
@@ -376,17 +379,8 @@ mod tests {
     #[test]
     fn the_value_of_another_key_is_an_error() {
         for (ask, of, good) in [(Ask::Get, 0, true), (Ask::Get, 1, false), (Ask::GetAny, 1, true)] {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-            let address = listener.local_addr().expect("an address");
-            std::thread::spawn(move || {
-                let (mut stream, _) = listener.accept().expect("a client");
-                let (mut buffer, mut reply) = ([0; 4096], b"$100\r\n".to_vec());
-                reply.extend_from_slice(&value(&key(of)));
-                reply.extend_from_slice(b"\r\n");
-                while stream.read(&mut buffer).is_ok_and(|count| count > 0) && stream.write_all(&reply).is_ok() {}
-            });
-            let load = Load { address, ask, clients: 1, pipeline: 1, keys: 1, lasts: Duration::ZERO };
-            assert_eq!(run_until_answered(load).is_ok_and(|outcome| outcome.requests > 0), good);
+            let reply = [b"$100\r\n", &value(&key(of))[..], b"\r\n"].concat();
+            assert_eq!(answer_of(&reply, ask).is_ok_and(|outcome| outcome.requests > 0), good);
         }
     }
 }
