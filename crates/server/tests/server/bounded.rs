@@ -6,6 +6,7 @@ use hither_server::data::encoding::{Head, registry_row};
 use hither_server::data::reaper;
 use hither_server::{Config, Server};
 use std::path::Path;
+use std::time::Duration;
 
 const CAPACITY: u64 = 8 << 20;
 const VALUE: [u8; 16 << 10] = [b'v'; 16 << 10];
@@ -93,4 +94,28 @@ fn a_store_at_the_bound_is_mended() {
     assert_eq!(client.shared.databases.mended.map(|mended| mended.rows), Some(1));
     assert_eq!(client.run("DEL other"), "1");
     gives_space_back(client);
+}
+
+/// A field is deleted together with a put of its collection's count, which must find room in a full store as the delete
+/// does.
+#[test]
+fn members_are_deleted_one_by_one_in_a_full_store() {
+    let sizes = Db::builder().in_memory().capacity(4 << 20).max_capacity(4 << 20).segment_bytes(64 << 10);
+    let db = sizes.durability(Durability::Process).space_patience(Duration::from_secs(2)).open().unwrap();
+    let mut client = Client::new(&shared_on(db));
+    let mut stored = [0, 0];
+    for (collection, most) in [(0, 8_000), (1, usize::MAX), (0, usize::MAX)] {
+        let fits = |number: &usize| {
+            let (field, member) = (format!("f{number}"), format!("m{number}"));
+            let lines: [[&[u8]; 4]; 2] = [[b"HSET", b"h", field.as_bytes(), b"12345678"], [b"ZADD", b"z", b"1", member.as_bytes()]];
+            !client.raw(&lines[collection]).starts_with(b"-OOM")
+        };
+        stored[collection] = (stored[collection]..most.min(100_000)).take_while(fits).last().map_or(stored[collection], |last| last + 1);
+    }
+    assert!(stored[0] >= 8_000 && stored[1] > 1_000 && stored[1] < 100_000, "{stored:?}");
+    for (command, count) in [("HDEL h f", stored[0]), ("ZREM z m", stored[1])] {
+        (0..count).for_each(|number| assert_eq!(client.run(&format!("{command}{number}")), "1"));
+    }
+    assert_eq!(client.run("EXISTS h z"), "0");
+    assert_eq!(client.raw(&[b"SET", b"k", &VALUE]), b"+OK\r\n");
 }
