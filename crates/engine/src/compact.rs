@@ -112,7 +112,7 @@ impl Core {
         // Segments that are being filled can be emptied, too.
         self.log.close_open(self.collector.tombstones(), worth);
         self.seal(TakeBack::All)?;
-        let mut unusable = self.reuse_what_can_be(Wait::No)?;
+        self.reuse_what_can_be(Wait::No)?;
         self.sweep_all()?;
         // Tombstones wait for a checkpoint that is newer than they are. Without one they stay, and the rest can be
         // emptied.
@@ -130,7 +130,7 @@ impl Core {
                 }
                 freed => freed? as u64,
             };
-            unusable = self.reuse_what_can_be(Wait::Yes)?;
+            self.reuse_what_can_be(Wait::Yes)?;
             done += freed;
             if on_progress(CompactProgress { done, expected: (expected as u64).max(done) }).is_break() {
                 return damage.map_or(Ok(false), Err);
@@ -139,6 +139,7 @@ impl Core {
                 break;
             }
         }
+        let unusable = self.reuse_what_can_be(Wait::Yes)?;
         match taken {
             Err(Error::DiskFull(what)) => Err(Error::DiskFull(format!("the store was compacted but for deletes, which stay: {what}"))),
             taken => taken.and(damage.or(unusable).map_or(Ok(true), Err)),

@@ -317,8 +317,10 @@ impl Core {
             }
         }
         // Whether a delete finds its key is asked before it takes space: what writes nothing fails in no full store. (The
-        // lean path writes a tombstone where another key of the tag is in the place.)
-        if change.value.is_none() && self.verify(located, key.bytes).0.is_none() {
+        // lean path writes a tombstone where another key of the tag is in the place.) Not of an entry that may be damaged:
+        // it may be the key's.
+        let is_absent = || !self.log.has_unverified() && self.verify(located, key.bytes).0.is_none();
+        if change.value.is_none() && (located.candidate.is_none() || is_absent()) {
             return Ok(Written::nothing(latch.last_version(), true, false));
         }
         if let Some(value) = change.value

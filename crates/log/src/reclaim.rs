@@ -104,16 +104,17 @@ impl Log {
         if !self.has_retiring(None) {
             return Ok(0);
         }
-        let first = {
+        let (first, others) = {
             // The thread that holds the lock may zero segment after segment: the rest is left to it.
             let Some(_one_at_a_time) = self.lock_reuse(wait) else { return Ok(0) };
             self.stamp_retired();
-            self.free_ready(wait)
+            let others = !self.select(Self::is_read).is_empty();
+            (self.free_ready(wait), others)
         };
         // Others may be had, where one cannot be zeroed.
         let is_over = match &first {
             Ok(count) => *count > 0,
-            Err(_) => self.pools.iter().any(|pool| pool.pool.is_poisoned()) || self.select(Self::is_read).is_empty(),
+            Err(_) => !others || self.pools.iter().any(|pool| pool.pool.is_poisoned()),
         };
         if is_over || wait == Wait::No || epoch::is_pinned() {
             return first;

@@ -335,10 +335,10 @@ impl Commit<'_> {
     /// Whether the batch deletes something, and gives back at least the bytes that its entries take. In a full store it
     /// then proceeds as a delete does. Its tombstones do not count: they can be collected.
     ///
-    /// What entries take is an upper bound, except where versions are written out, and but for the gaps beside long ones.
-    /// So a batch that only replaces entries by others of their lengths does not free anything. By an estimate, a batch of a delete
-    /// and many overwrites might take more than it gives back; a few of those would use up what is kept for deletes, and
-    /// nothing could be deleted any more.
+    /// What entries take is an upper bound, but for versions that are written out and for gaps beside long entries. It is
+    /// above what a batch takes that replaces entries by others as long, so that such a batch frees nothing. By an
+    /// estimate, a batch of a delete and many overwrites might take more than it gives back; a few of those would use up
+    /// what is kept for deletes, and nothing could be deleted any more.
     #[inline(always)]
     pub(super) fn frees(&self, default_expiry_ms: u64) -> bool {
         self.deletes && self.gives_back(default_expiry_ms)

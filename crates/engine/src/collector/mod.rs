@@ -331,7 +331,7 @@ impl Core {
 
     fn try_collect(&self, wanted: &Wanted, bill: &mut Bill<'_>) -> Result<usize> {
         let growth = self.growth_of_copies();
-        let (mut freed, mut damage, mut unusable) = (0, None, None);
+        let (mut freed, mut damage) = (0, None);
         let mut emptied = Vec::new();
         for pass in self.begin_passes(wanted, growth)? {
             let node = pass.node();
@@ -349,15 +349,14 @@ impl Core {
             let is_short = || self.log.room_to_move(node).fresh < FEW * self.log.pool(node).segment_bytes();
             if emptied.len() == PASSES_PER_REUSE || is_short() {
                 freed += self.free_victims(std::mem::take(&mut emptied))?;
-                unusable = unusable.or(self.reuse_what_can_be(wanted.wait())?);
+                self.reuse_what_can_be(wanted.wait())?;
             }
         }
         freed += self.free_victims(emptied)?;
-        unusable = unusable.or(self.reuse_what_can_be(wanted.wait())?);
+        self.reuse_what_can_be(wanted.wait())?;
         // A collection by hand reports the damage. A write that needs space has nothing to do with it.
-        let damage = damage.filter(|_| wanted.node.is_none());
-        match damage.or(unusable.filter(|_| freed == 0 && !matches!(wanted.turn, Turn::Pass(_)))) {
-            Some(error) => Err(error),
+        match damage.filter(|_| wanted.node.is_none()) {
+            Some(damage) => Err(damage),
             None => Ok(freed),
         }
     }

@@ -160,18 +160,20 @@ impl Core {
         let of_use = if last && self.spill { None } else { Some(node) };
         let before = self.log.handed_on(of_use);
         let others_made_some = || self.log.handed_on(of_use) != before;
-        let mut is_at_it = true;
+        let (mut is_at_it, mut unusable) = (true, None);
         for _ in 0..PATIENCE_MS {
             let sweeps = done.sweeps.load(Ordering::Acquire);
-            if self.reclaim_for(node, end)? || others_made_some() {
+            let made = self.reclaim_for(node, end, &mut unusable)?;
+            if made || others_made_some() {
                 return Ok(true);
             }
             // Another thread may have the last victims, a reader may be looking at what was freed, or a sweep may make
             // tombstones free to go that keep victims.
             let sweeping = done.sweeping.is_locked() || done.sweeps.load(Ordering::Acquire) != sweeps || self.awaits_sweep(node);
             is_at_it = self.log.passes_in_progress(of_use) > 0 || self.log.awaits_readers(of_use) || sweeping;
-            if !last || !is_at_it && !self.log.has_retiring(of_use) {
-                return Ok(others_made_some() || last && self.give_up_checkpoint(of_use)?);
+            if !last || !is_at_it && (unusable.is_some() || !self.log.has_retiring(of_use)) {
+                let made = others_made_some() || last && self.give_up_checkpoint(of_use)?;
+                return if made { Ok(true) } else { unusable.map_or(Ok(false), Err) };
             }
             if is_over(end) {
                 break;
@@ -180,7 +182,7 @@ impl Core {
         }
         // Where others are still making space, the write decides how long it waits for them. Nobody works on what
         // guards of values keep, or what cannot be zeroed.
-        Ok(is_at_it || self.give_up_checkpoint(of_use)?)
+        if is_at_it || self.give_up_checkpoint(of_use)? { Ok(true) } else { unusable.map_or(Ok(false), Err) }
     }
 
     /// Removes the checkpoint, if tombstones that hold up garbage on `node`, or on any node, wait for the next one: there
@@ -201,15 +203,14 @@ impl Core {
     }
 
     /// Empties a victim of `node`, a good one rather than one that brings little. Returns whether one was emptied, or
-    /// segments became free otherwise.
-    fn reclaim_for(&self, node: usize, end: Option<Instant>) -> Result<bool> {
+    /// segments became free otherwise. Notes in `unusable` why a freed segment cannot be used again.
+    fn reclaim_for(&self, node: usize, end: Option<Instant>, unusable: &mut Option<Error>) -> Result<bool> {
         // Victims left behind are the best that `Need::Some` would find, or it would find none.
         let first = if self.has_victims_ahead(node, end) { Need::Any } else { Need::Some };
-        let mut unusable = None;
         for (need, then_seal) in [(first, Some(TakeBack::Idle)), (Need::Any, Some(TakeBack::All)), (Need::Last, None)] {
             let before = self.log.handed_on(Some(node));
             let freed = self.collect(Some(node), need, Turn::Pass(end))?;
-            unusable = unusable.or(self.reuse_what_can_be(Wait::up_to(end))?);
+            *unusable = self.reuse_what_can_be(Wait::up_to(end))?;
             // Freed segments count, even if another thread hands them on.
             if freed > 0 || self.log.handed_on(Some(node)) != before {
                 return Ok(true);
@@ -218,7 +219,7 @@ impl Core {
                 self.seal(chunks)?;
             }
         }
-        unusable.map_or(Ok(false), Err)
+        Ok(false)
     }
 
     /// Hands freed segments on. Returns the error of a segment that cannot be used again: where there are others, that

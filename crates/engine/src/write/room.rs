@@ -158,11 +158,12 @@ impl Core {
     fn make_space_for<'a>(&'a self, wanted: u64, search: &mut Search<'a>) -> Result<bool> {
         loop {
             self.see_to_claim(wanted, search);
-            if !self.make_space(search)? {
+            let made = self.make_space(search);
+            if !matches!(made, Ok(true)) {
                 // It may wait for long.
                 search.claim = None;
                 if !self.sweep_for_space(search.end) {
-                    return Ok(false);
+                    return made;
                 }
                 search.vain = 0;
             }

@@ -288,13 +288,18 @@ fn time_runs_out_and_clients_hang_up() {
 
 #[test]
 fn a_stop_does_not_wait_for_waiting_clients() {
-    let server = start();
-    let mut client = connect(&server);
-    send(&mut client, "BZPOPMIN x 0");
-    until_waiting(&server, 1);
-    let began = Instant::now();
-    server.stop();
-    assert!(began.elapsed() < Duration::from_secs(60), "it would wait for ever");
+    // Some three seconds is what a stop waits for clients that do not take their replies. A busy machine may make one as
+    // long.
+    let stops_at_once = |_: &i32| {
+        let server = start();
+        let mut client = connect(&server);
+        send(&mut client, "BZPOPMIN x 0");
+        until_waiting(&server, 1);
+        let began = Instant::now();
+        server.stop();
+        began.elapsed() < Duration::from_secs(2)
+    };
+    assert!((0..5).filter(stops_at_once).count() >= 3);
 }
 
 #[test]
