@@ -104,17 +104,16 @@ impl Log {
         if !self.has_retiring(None) {
             return Ok(0);
         }
-        let (first, others) = {
+        let first = {
             // The thread that holds the lock may zero segment after segment: the rest is left to it.
             let Some(_one_at_a_time) = self.lock_reuse(wait) else { return Ok(0) };
             self.stamp_retired();
-            let others = !self.select(Self::is_read).is_empty();
-            (self.free_ready(wait), others)
+            self.free_ready(wait)
         };
-        // Others may be had, where one cannot be zeroed.
+        // Where one cannot be zeroed, others may be had that were being read at that look.
         let is_over = match &first {
             Ok(count) => *count > 0,
-            Err(_) => !others || self.pools.iter().any(|pool| pool.pool.is_poisoned()),
+            Err(_) => !self.awaits_readers(None) || self.pools.iter().any(|pool| pool.pool.is_poisoned()),
         };
         if is_over || wait == Wait::No || epoch::is_pinned() {
             return first;
@@ -261,11 +260,6 @@ impl Log {
             Some(error) if count == 0 || self.pools.iter().any(|pool| pool.pool.is_poisoned()) => Err(error),
             _ => Ok(count),
         }
-    }
-
-    /// Whether a freed segment may still be read.
-    fn is_read(segment: &Segment) -> bool {
-        segment.state() == SegmentState::Retiring && !Self::has_left(segment.retire_stamp.load(Ordering::Relaxed))
     }
 
     /// Whether every reader that could have seen a segment with this stamp has left.
